@@ -1,0 +1,1 @@
+"""Triton kernels; imports torch and triton only."""

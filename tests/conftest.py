@@ -1,0 +1,44 @@
+"""What all tests share: GPU tests run where a CUDA device is, and no skip goes unmentioned."""
+
+import functools
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parents[1]
+NO_CUDA = "no CUDA device"
+
+# `python -m pytest` puts the checkout on the path, and then its rooms shadow other people's `kernels` and `validate`.
+sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != ROOT]
+
+# No deadline: the machine may be busy. In CI the examples are the same each run, so that a failure can be repeated.
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@functools.cache
+def has_cuda() -> bool:
+    """Whether torch sees a CUDA device; asked only once a test marked `gpu` is about to run."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test marked `gpu` where there is no CUDA device."""
+    if item.get_closest_marker("gpu") and not has_cuda():
+        pytest.skip(NO_CUDA)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how many tests were skipped for each reason."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped)
+    for reason, count in sorted(reasons.items()):
+        terminalreporter.write_line(f"{count} {'GPU tests' if reason == NO_CUDA else 'tests'} skipped: {reason}")
