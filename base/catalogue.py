@@ -49,14 +49,18 @@ class Catalogue:
 
     @functools.cached_property
     def aliases(self) -> dict[str, str]:
-        """Normalised alias -> name."""
+        """Alias as it is written -> name."""
         table: dict[str, str] = {}
         for name in self.names:
             path = self.folder / f"{name}.yaml"
             header = parse_yaml(read_text(path).split("\n\n", 1)[0], path)
             for alias in header.get("aliases", []):
-                table.setdefault(normalise(alias), name)
+                table.setdefault(alias, name)
         return table
+
+    @functools.cached_property
+    def _aliases(self) -> dict[str, str]:
+        return {normalise(alias): name for alias, name in self.aliases.items()}
 
     def resolve(self, name: str) -> str:
         """Name of the spec that ``name`` (or an alias) means.
@@ -67,9 +71,9 @@ class Catalogue:
             With the nearest names.
         """
         key = normalise(name)
-        found = self._files.get(key) or self.aliases.get(key)
+        found = self._files.get(key) or self._aliases.get(key)
         if found is None:
-            raise UnknownName(self.kind, name, self.names, self.listing)
+            raise UnknownName(self.kind, name, [*self.names, *self.aliases], self.listing)
         return found
 
     def read(self, name: str) -> tuple[dict[str, Any], Path]:

@@ -153,9 +153,8 @@ def _render(node: Any, numbers: bool) -> tuple[str, int]:
         return f"{node.op}({', '.join(_render(a, numbers)[0] for a in node.args)})", 9
     strength = _BINARY[node.op][1]
     left, right = (_render(a, numbers) for a in node.args)
-    need_right = strength + (1 if node.op in "-/" or node.op in ("mod", "^") else 0)
-    texts = [
-        text if inner >= need else f"({text})" for (text, inner), need in zip((left, right), (strength, need_right), strict=True)
-    ]
+    need_right = strength + (node.op in ("-", "/", "mod", "^"))  # these do not associate
+    sides = zip((left, right), (strength, need_right), strict=True)
+    texts = [text if inner >= need else f"({text})" for (text, inner), need in sides]
     joiner = {"·": "·", "/": "/", "^": "^"}.get(node.op, f" {node.op} ")
     return joiner.join(texts), strength

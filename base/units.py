@@ -58,16 +58,17 @@ def parse(text: object, dimension: str) -> float:
     ValueError: '80' has no unit; write one of B, kB, MB, GB, TB, KiB, MiB, GiB, TiB
     """
     units = UNITS[dimension]
+    shown = repr(str(text)[:80])
     match = _QUANTITY.match(str(text)) if not isinstance(text, bool) else None
     if match is None:
-        raise ValueError(f"{str(text)[:80]!r} is not a quantity; write a number and a unit such as {_examples(dimension)}")
+        raise ValueError(f"{shown} is not a quantity; write a number and a unit such as {_examples(dimension)}")
     number, unit = float(match[1].replace("_", "")), match[2]
     if unit not in units:
         what = f"has the unit {unit!r}" if unit else "has no unit"
-        raise ValueError(f"{str(text)[:80]!r} {what}; write one of {_examples(dimension)}")
+        raise ValueError(f"{shown} {what}; write one of {_examples(dimension)}")
     value = number * units[unit]
     if not math.isfinite(value) or value < 0 or value > ABSURD:
-        raise ValueError(f"{str(text)[:80]!r} is out of range; it must be finite, at least 0 and at most {ABSURD:g} in SI")
+        raise ValueError(f"{shown} is out of range; it must be finite, at least 0 and at most {ABSURD:g} in SI")
     return value
 
 

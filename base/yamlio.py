@@ -38,7 +38,8 @@ def _refuse_bombs(text: str) -> None:
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise yaml.YAMLError(f"anchors and aliases are not allowed (line {event.start_mark.line + 1}); write it out")
+            line = event.start_mark.line + 1 if event.start_mark else 0
+            raise yaml.YAMLError(f"anchors and aliases are not allowed (line {line}); write it out")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:

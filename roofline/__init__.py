@@ -1,0 +1,1 @@
+"""What work costs and how long it takes."""

@@ -1,0 +1,226 @@
+"""Answers for people: the operators of a request on a roofline, and an estimate of its times."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from perfmodel.base.errors import DoesNotFit
+from perfmodel.hwspecs.schema import Gpu
+from perfmodel.modelspecs.schema import ModelSpec
+from perfmodel.roofline.memory import Memory, memory, remedies
+from perfmodel.roofline.phases import OpResult, Phase, decode_phase, pipeline_factor, prefill_phase
+from perfmodel.roofline.setup import Setup, setup
+from perfmodel.roofline.step import check_number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Every operator of a request's prefill and decode on a GPU.
+
+    Attributes
+    ----------
+    setup : Setup
+    batch, input_tokens, output_tokens : int
+        Sequences of the whole deployment; prompt and output tokens of each.
+    prefill, decode : Phase
+    memory : Memory
+    remedies : tuple[str, ...]
+        Options that would make it fit, when it does not.
+    """
+
+    setup: Setup
+    batch: int
+    input_tokens: int
+    output_tokens: int
+    prefill: Phase
+    decode: Phase
+    memory: Memory
+    remedies: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether weights, KV cache and activations are within the usable memory."""
+        return self.memory.fits
+
+    @property
+    def title(self) -> str:
+        """Model, GPU and settings in one line."""
+        return (
+            f"{self.setup.model.title} on {self.setup.words()}, batch {self.batch}, {self.input_tokens} tokens in, "
+            f"{self.output_tokens} out"
+        )
+
+    @property
+    def notice(self) -> str:
+        """What to say when it does not fit; empty when it does."""
+        if self.fits:
+            return ""
+        hints = f"; {' or '.join(self.remedies)} would fit" if self.remedies else "; no option tried would fit"
+        return f"{self.setup.model.title} {self.memory.sentence()}: its times are hypothetical{hints}"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row an operator and phase, in SI units."""
+        return [_row(phase.name, r) for phase in (self.prefill, self.decode) for r in phase.ops]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """``rows`` as a frame."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return {
+            "model": self.setup.model.name, "gpu": self.setup.gpu.name, "settings": self.setup.words(),
+            "system": self.setup.topology.system, "batch": self.batch, "input": self.input_tokens,
+            "output": self.output_tokens, "fidelity": "bound", "fits": self.fits, "notice": self.notice,
+            "memory": memory_dict(self.memory), "ops": self.rows(),
+        }  # fmt: skip
+
+    def plot(self, **options: Any) -> Any:
+        """The roofline picture: a matplotlib figure (``perfmodel.reports.roofline_plot.draw``)."""
+        from importlib import import_module  # reports sit above this floor: looked up, not imported
+
+        return import_module("perfmodel.reports.roofline_plot").draw([self], **options)
+
+    def _repr_html_(self) -> str:
+        return f"<p>{_escape(self.title)}</p>" + str(self.frame.to_html(index=False))
+
+
+def _escape(text: str) -> str:
+    import html
+
+    return html.escape(text)
+
+
+def memory_dict(m: Memory) -> dict[str, Any]:
+    """Memory of a rank, ready for JSON."""
+    return {
+        "weights_bytes": m.weights, "kv_bytes": m.kv, "activation_bytes": m.activations, "needed_bytes": m.needed,
+        "usable_bytes": m.usable,
+    }  # fmt: skip
+
+
+def finite(value: float) -> float | None:
+    """A number, or ``None`` where it is infinite: JSON has no infinity."""
+    return value if math.isfinite(value) else None
+
+
+def _row(phase: str, r: OpResult) -> dict[str, Any]:
+    intensity = float(r.cost.flops / r.cost.bytes) if r.cost.bytes else 0.0
+    return {
+        "phase": phase, "op": r.op.name, "layer": r.op.layer, "kind": r.op.kind, "count": r.op.count,
+        "flops": float(r.cost.flops), "bytes": float(r.cost.bytes), "sent_bytes": float(r.cost.sent),
+        "l2_bytes": float(r.cost.l2), "intensity": intensity, "limiter": r.time.limiter,
+        "time_s": float(r.time.predicted), "low_s": float(r.time.low), "high_s": finite(float(r.time.high)),
+        "share": r.share, "source": r.time.source,
+    }  # fmt: skip
+
+
+def analyze(
+    model: str | ModelSpec, gpu: str | Gpu, *, batch: int = 1, input: int = 2048, output: int = 256, **plan: Any
+) -> Analysis:
+    """Put every operator of a request on the roofline of a GPU.
+
+    Parameters
+    ----------
+    model, gpu
+        Names, files or specs.
+    batch : int
+        Sequences of the whole deployment, 1 to 10^7.
+    input, output : int
+        Prompt tokens and generated tokens of each, 1 to 10^8.
+    **plan
+        ``tp, pp, ep, dp, weights, kv, system``, as ``setup`` takes them.
+
+    Raises
+    ------
+    UnknownName, SpecError, UsageError
+        Never for a model that does not fit: ``fits`` and ``notice`` say so.
+
+    Examples
+    --------
+    >>> a = analyze("llama3-70b", "h100", tp=4)
+    >>> round(a.decode.time.bound * 1e3, 1)  # at least this many ms a token
+    10.4
+    """
+    for name, value in (("batch", batch), ("input", input), ("output", output)):
+        check_number(name, value)
+    ready = setup(model, gpu, **plan)
+    need = memory(ready.model, ready.gpu, ready.plan, batch, input + output, batch * input)
+    hints: tuple[str, ...] = ()
+    if not need.fits:
+        hints = tuple(remedies(ready.model, ready.gpu, ready.plan, batch, input + output, batch * input))
+    return Analysis(
+        ready, int(batch), int(input), int(output), prefill_phase(ready, batch, input),
+        decode_phase(ready, batch, input, output), need, hints,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Times of a batch of equal requests.
+
+    Attributes
+    ----------
+    ttft_s : float
+        Time to first token: prefill of the whole batch, no queueing. [s]
+    tpot_s : float
+        Time per output token after the first: the mean decode step. [s]
+    tokens_per_s : float
+        Output tokens of the deployment a second, over the whole request: ``batch x output / (ttft + (output-1) tpot)``.
+    analysis : Analysis
+    """
+
+    ttft_s: float
+    tpot_s: float
+    tokens_per_s: float
+    analysis: Analysis
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON; at bound fidelity no time has an upper limit (``null``)."""
+        times = {"ttft_s": self.ttft_s, "ttft_low_s": self.ttft_s, "ttft_high_s": None}
+        times |= {"tpot_s": self.tpot_s, "tpot_low_s": self.tpot_s, "tpot_high_s": None}
+        return {**times, "tokens_per_s": self.tokens_per_s, **self.analysis.to_dict()}
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The operators behind the estimate."""
+        return self.analysis.frame
+
+    def _repr_html_(self) -> str:
+        return (
+            f"<p>TTFT at least {self.ttft_s * 1e3:.4g} ms, TPOT at least {self.tpot_s * 1e3:.4g} ms, at most "
+            f"{self.tokens_per_s:.4g} tokens/s</p>" + self.analysis._repr_html_()
+        )
+
+
+def estimate(model: str | ModelSpec, gpu: str | Gpu, **options: Any) -> Estimate:
+    """Estimate TTFT, TPOT and throughput at bound fidelity. Options as ``analyze``.
+
+    Raises
+    ------
+    DoesNotFit
+        No latency is given for what cannot run; the message says what would fit.
+
+    Examples
+    --------
+    >>> round(estimate("llama3-70b", "h100", tp=4).ttft_s * 1e3)
+    93
+    """
+    a = analyze(model, gpu, **options)
+    if not a.fits:
+        hints = f"; {' or '.join(a.remedies)} would fit" if a.remedies else ""
+        raise DoesNotFit(
+            f"{a.setup.model.title} on {a.setup.words()} {a.memory.sentence()}{hints}", a.memory.needed, a.memory.usable
+        )
+    ttft = float(a.prefill.time.bound) * pipeline_factor(a.setup, a.batch)
+    tpot = float(a.decode.time.bound)
+    rate = a.batch * a.output_tokens / (ttft + (a.output_tokens - 1) * tpot)
+    return Estimate(ttft, tpot, rate, a)

@@ -1,0 +1,136 @@
+"""From a model, a GPU and a workload to phases: every operator of prefill and decode with its cost and time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from perfmodel.base.num import Num
+from perfmodel.roofline.cost import Cost
+from perfmodel.roofline.graph import graph
+from perfmodel.roofline.op import Op
+from perfmodel.roofline.setup import Setup
+from perfmodel.roofline.step import Step, decode, prefill
+from perfmodel.roofline.times import OpTime, Rates
+
+#: Positions at which a decode phase is evaluated; between them its time is linear but for window edges.
+POSITIONS = 257
+
+
+@dataclass(frozen=True)
+class OpResult:
+    """One operator of a phase.
+
+    Attributes
+    ----------
+    op : Op
+    cost : Cost
+        Of all its runs in one step on one rank; the mean over the positions of a decode phase.
+    time : OpTime
+        Likewise. [s]
+    share : float
+        Of the phase's predicted time.
+    """
+
+    op: Op
+    cost: Cost
+    time: OpTime
+    share: float
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Prefill, or the mean decode step of a request.
+
+    Attributes
+    ----------
+    name : str
+    step : Step
+    ops : tuple[OpResult, ...]
+    time : OpTime
+        Sum over the operators, which run one after another as engines run them. [s]
+    """
+
+    name: str
+    step: Step
+    ops: tuple[OpResult, ...]
+    time: OpTime
+
+    @property
+    def cost(self) -> Cost:
+        """Sum over the operators."""
+        total = Cost()
+        for result in self.ops:
+            total = total + result.cost
+        return total
+
+
+def run_phase(setup: Setup, step: Step) -> Phase:
+    """Cost and bound time of every operator of a step; arrays in the step are averaged."""
+    rates = Rates(setup.gpu, setup.topology)
+    parts = [(op, op.cost()) for op in graph(setup.model, step, setup.plan, setup.topology)]
+    times = [_mean_time(rates.time(cost)) for _, cost in parts]
+    bound = sum(float(t.bound) for t in times)
+    ops = tuple(
+        OpResult(op, mean_cost(cost), t, float(t.predicted) / bound if bound else 0.0)
+        for (op, cost), t in zip(parts, times, strict=True)
+    )
+    limiter = _heaviest(ops)
+    return Phase(step.name, step, ops, OpTime(bound, bound, bound, float("inf"), limiter))
+
+
+def _mean_time(t: OpTime) -> OpTime:
+    bound = float(np.mean(t.bound))
+    return OpTime(bound, bound, bound, float("inf"), t.limiter, t.source)
+
+
+def mean_cost(cost: Cost) -> Cost:
+    """The mean of a cost over its arrays."""
+    return Cost(
+        {k: float(np.mean(v)) for k, v in cost.ops.items()},
+        {k: float(np.mean(v)) for k, v in cost.hbm.items()},
+        float(np.mean(cost.l2)),
+        {k: float(np.mean(v)) for k, v in cost.comm.items()},
+    )
+
+
+def _heaviest(ops: tuple[OpResult, ...]) -> str:
+    by_limiter: dict[str, float] = {}
+    for result in ops:
+        by_limiter[result.time.limiter] = by_limiter.get(result.time.limiter, 0.0) + float(result.time.predicted)
+    return max(by_limiter, key=lambda name: by_limiter[name])
+
+
+def decode_contexts(input_tokens: int, output_tokens: int) -> Num:
+    """Tokens in the cache at the decode steps of a request: the first output token comes from prefill.
+
+    All of them up to ``POSITIONS``, else as many evenly spaced ones.
+
+    >>> decode_contexts(100, 4)
+    array([101., 102., 103.])
+    """
+    first, last = input_tokens + 1, input_tokens + max(output_tokens - 1, 1)
+    return np.linspace(first, last, min(last - first + 1, POSITIONS))
+
+
+def prefill_phase(setup: Setup, batch: int, input_tokens: int) -> Phase:
+    """Prefill of all prompts of the batch at once."""
+    return run_phase(setup, prefill(float(batch), float(input_tokens)))
+
+
+def decode_phase(setup: Setup, batch: int, input_tokens: int, output_tokens: int) -> Phase:
+    """The mean decode step of requests that start with ``input_tokens`` and make ``output_tokens``."""
+    return run_phase(setup, decode(float(batch), decode_contexts(input_tokens, output_tokens)))
+
+
+def pipeline_factor(setup: Setup, batch: int) -> float:
+    """Time of a batch of prompts over a pipeline, in units of one microbatch's pass through all stages.
+
+    ``(stages + microbatches - 1) / stages``; microbatches = stages, or fewer when the batch is smaller.
+    """
+    stages = setup.plan.pp
+    per_rank = ceil(batch / setup.plan.dp)
+    microbatches = ceil(per_rank / ceil(per_rank / stages))
+    return (stages + microbatches - 1) / stages

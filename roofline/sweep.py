@@ -1,0 +1,118 @@
+"""Many configurations at once: structure in loops, numbers in arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.base.errors import UsageError
+from perfmodel.base.num import Num
+from perfmodel.hwspecs.schema import Gpu
+from perfmodel.modelspecs.schema import ModelSpec
+from perfmodel.roofline.graph import graph
+from perfmodel.roofline.setup import Setup, setup
+from perfmodel.roofline.step import Step, check_number, decode, prefill
+from perfmodel.roofline.times import Rates
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Elements evaluated at a time: a handful of such arrays stays in a core's cache.
+CHUNK = 1 << 15
+
+
+def step_time(ready: Setup, step: Step) -> Num:
+    """Bound of a step: the sum over its operators. [s] The step's numbers may be arrays that broadcast."""
+    rates = Rates(ready.gpu, ready.topology)
+    total: Num = 0.0
+    for op in graph(ready.model, step, ready.plan, ready.topology):
+        total = total + rates.bound(op.unit_cost) * op.count
+    return total
+
+
+def decode_times(ready: Setup, batch: Num, context: Num) -> NDArray[np.float64]:
+    """Decode-step bounds of many (batch, context) pairs, in pieces that stay in cache. [s]
+
+    Arguments broadcast: a grid is ``batch[:, None], context[None, :]``, and is then evaluated without repeating what
+    depends on one axis alone.
+    """
+    b, c = np.asarray(batch, dtype=np.float64), np.asarray(context, dtype=np.float64)
+    if b.ndim == 1 and b.shape == c.shape and b.size > CHUNK:
+        parts = [step_time(ready, decode(b[i : i + CHUNK], c[i : i + CHUNK])) for i in range(0, b.size, CHUNK)]
+        return np.concatenate([np.atleast_1d(part) for part in parts])
+    return np.asarray(step_time(ready, decode(b, c)), dtype=np.float64)
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) else [value]
+
+
+def sweep(
+    model: str | ModelSpec, gpu: str | Gpu | Sequence[str | Gpu], *, batch: Any = 1, context: Any = 2048, tp: Any = 1,
+    weights: Any = None, kv: Any = "bf16", phase: str = "decode", **plan: Any,
+) -> pd.DataFrame:  # fmt: skip
+    """Bound times of one step over every combination of the lists given.
+
+    Parameters
+    ----------
+    gpu, tp, weights, kv
+        One value or a list: each combination is a structure of its own. Combinations that the model cannot be cut into
+        are left out.
+    batch, context
+        One number or a list; ``context`` is the tokens in the cache (decode) or the prompt length (prefill).
+    phase : str
+        ``decode`` or ``prefill``.
+    **plan
+        ``pp, ep, dp, system``.
+
+    Returns
+    -------
+    DataFrame
+        ``gpu, tp, weights, kv, batch, context, time_s, tokens_per_s``: seconds of the step and tokens of the whole
+        deployment a second.
+
+    Raises
+    ------
+    UsageError
+        For numbers out of range, or when no combination is possible.
+
+    Examples
+    --------
+    >>> frame = sweep("llama3-70b", "h100", batch=[1, 8], context=[1024, 4096], tp=[4, 8])
+    >>> len(frame)
+    8
+    """
+    import pandas as pd
+
+    if phase not in ("decode", "prefill"):
+        raise UsageError(f"phase is 'decode' or 'prefill', not {phase!r}")
+    b, c = (np.asarray(_list(v), dtype=np.float64) for v in (batch, context))
+    check_number("batch", b)
+    check_number("input", c)
+    frames, problems = [], []
+    for g, t, w, k in product(_list(gpu), _list(tp), _list(weights), _list(kv)):
+        try:
+            ready = setup(model, g, tp=t, weights=w, kv=k, **plan)
+        except UsageError as error:
+            problems.append(error)
+            continue
+        frames.append(pd.DataFrame(_columns(ready, b, c, phase)))
+    if not frames:
+        raise problems[0]
+    return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+
+
+def _columns(ready: Setup, b: NDArray[np.float64], c: NDArray[np.float64], phase: str) -> dict[str, Any]:
+    grid = (b[:, None], c[None, :])
+    seconds = decode_times(ready, *grid) if phase == "decode" else step_time(ready, prefill(*grid))
+    times = np.broadcast_to(np.asarray(seconds), (b.size, c.size)).ravel()
+    batches, contexts = np.repeat(b, c.size), np.tile(c, b.size)
+    tokens = batches * (contexts if phase == "prefill" else 1.0)
+    return {
+        "gpu": ready.gpu.name, "tp": ready.plan.tp, "weights": ready.plan.weights.name, "kv": ready.plan.kv.name,
+        "batch": batches, "context": contexts, "time_s": times, "tokens_per_s": tokens / times,
+    }  # fmt: skip

@@ -1,0 +1,51 @@
+"""An explainable performance model of LLM inference.
+
+The functions are found on first use, so that ``import perfmodel`` costs nothing.
+
+>>> import perfmodel as pm
+>>> round(pm.gpu("h100").ridge())
+295
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfmodel.hwspecs.load import gpu as gpu
+    from perfmodel.hwspecs.load import system as system
+    from perfmodel.modelspecs.counts import summary as params  # noqa: F401
+    from perfmodel.modelspecs.load import model as model
+    from perfmodel.reports.claims import ledger as claims  # noqa: F401
+    from perfmodel.reports.explain import explain as explain
+    from perfmodel.roofline.analysis import analyze as analyze
+    from perfmodel.roofline.analysis import estimate as estimate
+    from perfmodel.roofline.critical import critical_batch as critical_batch
+    from perfmodel.roofline.critical import crossovers as crossovers
+    from perfmodel.roofline.sweep import sweep as sweep
+
+_EXPORTS = {
+    "model": "perfmodel.modelspecs.load:model",
+    "gpu": "perfmodel.hwspecs.load:gpu",
+    "system": "perfmodel.hwspecs.load:system",
+    "params": "perfmodel.modelspecs.counts:summary",
+    "analyze": "perfmodel.roofline.analysis:analyze",
+    "estimate": "perfmodel.roofline.analysis:estimate",
+    "sweep": "perfmodel.roofline.sweep:sweep",
+    "explain": "perfmodel.reports.explain:explain",
+    "claims": "perfmodel.reports.claims:ledger",
+    "critical_batch": "perfmodel.roofline.critical:critical_batch",
+    "crossovers": "perfmodel.roofline.critical:crossovers",
+}
+__all__ = [*_EXPORTS]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    module, _, attribute = _EXPORTS[name].partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_EXPORTS])

@@ -1,0 +1,36 @@
+"""``perfmodel estimate``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from perfmodel.commands._options import emit, output_options, plan_options, target_options, workload_options
+
+
+@click.command(name="estimate")
+@target_options()
+@click.option("--batch", type=int, default=1, show_default=True, help="Sequences of the whole deployment.")
+@workload_options()
+@plan_options()
+@click.option("--fidelity", type=click.Choice(["bound"]), default="bound", show_default=True, help="Kind of times.")
+@output_options()
+def command(
+    gpu: str, model: str, batch: int, input_tokens: int, output_tokens: int, fidelity: str, fmt: str, path: str | None,
+    **plan: Any,
+) -> None:  # fmt: skip
+    """Bound TTFT, TPOT and throughput of MODEL on GPU.
+
+    Times are roofline bounds: no run can be faster. What does not fit gets no times (exit code 4).
+    """
+    import json
+
+    from perfmodel.reports.roofline_table import estimate_text
+    from perfmodel.roofline.analysis import estimate
+
+    found = estimate(model, gpu, batch=batch, input=input_tokens, output=output_tokens, **plan)
+    if fmt == "json":
+        emit(json.dumps(found.to_dict(), indent=2, allow_nan=False), path)
+    else:
+        emit(estimate_text(found, fmt), path)

@@ -1,0 +1,32 @@
+"""``perfmodel report``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from perfmodel.commands._options import numbers, plan_options, workload_options
+
+
+@click.command(name="report")
+@click.option("--gpu", default="h100", show_default=True, help="GPU, or several (h100,a100).")
+@click.option("--model", default="llama3-70b", show_default=True, help="Model.")
+@click.option("--batch", default="1", show_default=True, help="Sequences; several are overlaid.")
+@workload_options()
+@plan_options()
+@click.option("-o", "--output-file", "path", required=True, type=click.Path(), help="The page, such as report.html.")
+def command(gpu: str, model: str, batch: str, input_tokens: int, output_tokens: int, path: str, **plan: Any) -> None:
+    """Write one self-contained page: summary, roofline, operators, claims and the sources of the numbers."""
+    from perfmodel.reports.claims import ledger
+    from perfmodel.reports.html import page
+    from perfmodel.reports.tables import write
+    from perfmodel.roofline.analysis import analyze
+
+    analyses = [
+        analyze(model, g, batch=b, input=input_tokens, output=output_tokens, **plan)
+        for g in gpu.split(",")
+        for b in numbers(batch, "batch")
+    ]
+    write(path, page(analyses, claims_rows=ledger()))
+    click.echo(f"wrote {path}", err=True)
