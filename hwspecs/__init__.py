@@ -1,0 +1,1 @@
+"""What machines can do: specs of GPUs and systems, with a source for every number."""
