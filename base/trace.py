@@ -24,7 +24,6 @@ _BINARY: dict[str, tuple[Callable[[Any, Any], Any], int]] = {
     "-": (operator.sub, 1),
     "·": (operator.mul, 2),
     "/": (operator.truediv, 2),
-    "mod": (np.mod, 2),
     "^": (operator.pow, 3),
 }
 _UFUNCS = {
@@ -34,7 +33,7 @@ _UFUNCS = {
 }  # fmt: skip
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "max": max, "min": min, "ceil": np.ceil, "floor": np.floor, "exp": np.exp, "log": np.log, "log1p": np.log1p,
-    "expm1": np.expm1, "neg": operator.neg, "where": lambda c, a, b: a if c else b,
+    "expm1": np.expm1, "neg": operator.neg, "mod": np.mod, "where": lambda c, a, b: a if c else b,
 }  # fmt: skip
 
 
@@ -146,15 +145,18 @@ def show(value: float) -> str:
 def _render(node: Any, numbers: bool) -> tuple[str, int]:
     """Text and binding strength of an expression."""
     if not isinstance(node, Traced):
-        return show(float(node)), 9
+        return show(float(node)), 9 if float(node) >= 0 else 0
     if node.op == "name":
-        return (show(node.value) if numbers else node.args[0]), 9
+        return (show(node.value), 9 if node.value >= 0 else 0) if numbers else (node.args[0], 9)
     if node.op not in _BINARY:
         return f"{node.op}({', '.join(_render(a, numbers)[0] for a in node.args)})", 9
     strength = _BINARY[node.op][1]
     left, right = (_render(a, numbers) for a in node.args)
-    need_right = strength + (node.op in ("-", "/", "mod", "^"))  # these do not associate
-    sides = zip((left, right), (strength, need_right), strict=True)
+    need_left, need_right = (
+        strength + (node.op == "^"),
+        strength + (node.op in ("-", "/", "^")),
+    )  # these do not associate
+    sides = zip((left, right), (need_left, need_right), strict=True)
     texts = [text if inner >= need else f"({text})" for (text, inner), need in sides]
     joiner = {"·": "·", "/": "/", "^": "^"}.get(node.op, f" {node.op} ")
     return joiner.join(texts), strength

@@ -1,0 +1,120 @@
+"""What is built in, and a model's counts, as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfmodel.base.units import gb, gib
+from perfmodel.reports.tables import Column, render
+
+_NAME, _TITLE = Column("name", "name"), Column("title", "title")
+
+
+def _billions(value: float) -> str:
+    return f"{value / 1e9:.3f} B" if value < 1e12 else f"{value / 1e12:.4f} T"
+
+
+_GPUS = (
+    _NAME, _TITLE, Column("math", "16-bit"), Column("peak_flops", "dense peak", "FLOP/s"),
+    Column("bandwidth", "bandwidth", "B/s"), Column("capacity", "memory (GB)", "", lambda v: gb(v)),
+    Column("usable", "usable (GiB)", "", lambda v: gib(v)),
+    Column("ridge", "ridge (FLOP/B)", "", lambda v: f"{v:,.0f}"), Column("tdp", "TDP", "W"),
+)  # fmt: skip
+_SYSTEMS = (
+    _NAME, _TITLE, Column("gpu", "GPU"), Column("gpus_per_node", "a node"), Column("domain", "domain"),
+    Column("scale_up_kind", "scale-up"), Column("scale_up_bandwidth", "one way", "B/s"),
+    Column("scale_out_kind", "scale-out"), Column("scale_out_bandwidth", "one way", "B/s"),
+)  # fmt: skip
+_MODELS = (
+    _NAME, _TITLE, Column("total_params", "parameters", "", _billions),
+    Column("active_params", "active", "", _billions), Column("layers", "layers"), Column("heads", "heads / KV heads"), Column("max_context", "context"),
+    Column("kv_bytes_per_token", "KV a token", "B"), Column("native_format", "stored as"),
+)  # fmt: skip
+_FORMATS = (
+    _NAME, _TITLE, Column("bits", "bits"), Column("group", "group"), Column("bits_per_weight", "bits a weight"),
+    Column("math", "multiplied in"), Column("kv_cache", "KV cache"), Column("source", "source"),
+)  # fmt: skip
+_SOURCES = (
+    _NAME, Column("path", "number"), Column("text", "value"), Column("source", "source"), Column("note", "note"),
+    Column("alternatives", "other sources"),
+)  # fmt: skip
+
+
+def listing_text(what: str, fmt: str, sources: bool = False) -> str:
+    """The built-in GPUs, systems, models or formats; or, for GPUs and systems, the source of each number."""
+    from perfmodel.hwspecs import listing as hardware
+    from perfmodel.modelspecs import listing as models
+
+    if sources:
+        return render(_source_rows(what), _SOURCES, fmt)
+    rows, columns = {
+        "gpus": (hardware.rows, _GPUS),
+        "systems": (hardware.system_rows, _SYSTEMS),
+        "models": (models.rows, _MODELS),
+        "formats": (models.format_rows, _FORMATS),
+    }[what]
+    found = rows()
+    if fmt == "json":
+        columns = tuple(Column(key, key) for key in found[0])
+    return render(found, columns, fmt)
+
+
+def _source_rows(what: str) -> list[dict[str, Any]]:
+    from perfmodel.base.errors import UsageError
+    from perfmodel.hwspecs.listing import sources
+    from perfmodel.hwspecs.load import GPUS, SYSTEMS, gpu, system
+
+    if what not in ("gpus", "systems"):
+        raise UsageError(f"--sources shows the numbers of gpus or systems; the source of {what} is in their JSON")
+    specs = [gpu(n) for n in GPUS.names] if what == "gpus" else [system(n) for n in SYSTEMS.names]
+    return [
+        {
+            "name": spec.name, "path": c.path, "text": c.text, "source": c.source, "note": c.note,
+            "alternatives": "; ".join(f"{a.value} ({a.source}): {a.why}" for a in c.alternatives),
+        }
+        for spec in specs
+        for c in sources(spec)
+    ]  # fmt: skip
+
+
+def params_text(found: dict[str, Any], fmt: str) -> str:
+    """A model's counts: totals, by role, and KV-cache bytes by context."""
+    if fmt == "csv":
+        return render([_flat(found)], [Column(key, key) for key in _flat(found)], fmt)
+    total = found["total_params"]
+    roles = [
+        {"role": role, "params": count, "share": count / total}
+        for role, count in sorted(found["by_role"].items(), key=lambda item: -item[1])
+    ]
+    columns = (
+        Column("role", "role"), Column("params", "parameters"), Column("share", "of total", "", lambda v: f"{v:.2%}"),
+    )  # fmt: skip
+    return render(roles, columns, fmt, _heading(found), _params_notes(found))
+
+
+def _heading(found: dict[str, Any]) -> str:
+    published = found.get("published") or {}
+    said = ", ".join(f"{k} {v}" for k, v in published.items() if k != "source" and v)
+    return (
+        f"{found['title']}: {found['total_params']:,} parameters ({_billions(found['total_params'])}), "
+        f"{found['active_params']:,} active a token" + (f"; published: {said}" if said else "")
+    )
+
+
+def _params_notes(found: dict[str, Any]) -> list[str]:
+    weights = ", ".join(f"{name} {gb(size)} = {gib(size)}" for name, size in found["weights_bytes"].items())
+    contexts = list(found["kv_bytes"].items())
+    shown = contexts[:: max(len(contexts) // 4, 1)]
+    cache = ", ".join(f"{int(context):,} tokens {gib(size)}" for context, size in shown)
+    return [
+        f"{found['layers']} layers, {found['heads']}, hidden size {found['hidden_size']:,}, "
+        f"vocabulary {found['vocab_size']:,}",
+        f"weights: {weights} (GB = 10^9, GiB = 2^30 bytes)",
+        f"KV cache at 16 bits: {found['kv_bytes_per_token']:,.0f} bytes a token at long contexts; {cache}",
+        "total: vision parts included, MTP layers and stored buffers not (a checkpoint holds "
+        f"{found['checkpoint_params']:,} elements); active: without unchosen experts and input embedding",
+    ]
+
+
+def _flat(found: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if not isinstance(value, dict)}
