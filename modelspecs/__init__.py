@@ -1,0 +1,1 @@
+"""What models are: specs, the tensor inventory and storage formats."""

@@ -1,0 +1,178 @@
+"""Counts that follow from the inventory and the schedule: parameters, active parameters, KV-cache and state bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from perfmodel.base.num import Num
+from perfmodel.modelspecs.formats import Format, kv_format
+from perfmodel.modelspecs.schema import Gqa, LayerClass, ModelSpec, Moe
+from perfmodel.modelspecs.sizes import NOT_LOADED, tensor_format, weight_bytes
+from perfmodel.modelspecs.tensors import Tensor, tensors
+
+#: Roles that a checkpoint stores but that generate no token by themselves; they are counted apart.
+APART = NOT_LOADED
+
+
+def by_role(model: ModelSpec) -> dict[str, int]:
+    """Parameters by role, the parts counted apart (``mtp``, ``buffer``) included."""
+    counts: Counter[str] = Counter()
+    for t in tensors(model):
+        counts[t.role] += t.total
+    return dict(counts)
+
+
+def total_params(model: ModelSpec) -> int:
+    """Parameters of the model, vision parts included, MTP layers and stored buffers apart."""
+    return sum(t.total for t in tensors(model) if t.role not in APART)
+
+
+def checkpoint_params(model: ModelSpec) -> int:
+    """Elements that the native checkpoint stores: parameters, MTP layers, buffers and the scales of its format.
+
+    This is what Hugging Face prints as ``safetensors.total``, where every stored tensor counts, the 32-bit scale of
+    each 128 x 128 block of DeepSeek-V3 and the 8-bit scale of each 32 MXFP4 elements of gpt-oss among them.
+    """
+    return sum(t.count * (t.numel + tensor_format(t, model.native_format).scales(t.shape)) for t in tensors(model))
+
+
+def active_params(model: ModelSpec) -> int:
+    """Parameters that one text token passes: all but vision parts, unselected experts and the input embedding's rows.
+
+    A tied embedding is counted once: it is the LM head's matrix.
+    """
+    ffns = {layer.name: layer.ffn for layer in model.layer_classes}
+    return round(sum(_active(t, ffns.get(t.layer), model) for t in tensors(model)))
+
+
+def _active(t: Tensor, ffn: object, model: ModelSpec) -> float:
+    if t.role in (*APART, "vision", "projector") or (t.role == "embedding" and not model.tied_embeddings):
+        return 0.0
+    if t.role.startswith("expert_") and isinstance(ffn, Moe):
+        return t.total * ffn.experts_per_token / ffn.experts
+    return float(t.total)
+
+
+def held_tokens(layer: LayerClass, context: Num) -> Num:
+    """Tokens whose K and V a layer must keep at a context: all, or the window and its sinks. [tokens]"""
+    a = layer.attention
+    if isinstance(a, Gqa) and (a.window or a.chunk):
+        return np.minimum(context, float((a.window or a.chunk or 0) + a.sink_tokens))
+    return np.minimum(context, np.inf)
+
+
+def cache_bytes_per_token(layer: LayerClass, fmt: Format) -> float:
+    """Bytes that a kept token occupies in one layer's KV cache (its indexer key at 8 bits and a scale included).
+
+    Source of the indexer's cache: DeepSeek-V3.2-Exp, 128 FP8 values and one FP32 scale a token and layer.
+    """
+    size = layer.attention.cache_elements * fmt.bits / 8
+    indexer = getattr(layer.attention, "indexer", None)
+    return size + (indexer.head_dim + 4 if indexer else 0)
+
+
+def kv_bytes(model: ModelSpec, context: Num, kv: str | Format = "bf16") -> Num:
+    """KV cache of one sequence. [bytes]
+
+    ``sum over layers of kept tokens(context) x cache elements x bits / 8``; exact for the format without engine
+    paging.
+
+    Parameters
+    ----------
+    context : Num
+        Tokens in the cache.
+    kv : str or Format
+        Storage format of the cache.
+    """
+    fmt = kv_format(kv)
+    total: Num = 0.0
+    for layer in model.layer_classes:
+        total = total + layer.count * cache_bytes_per_token(layer, fmt) * held_tokens(layer, context)
+    return total
+
+
+def kv_bytes_per_token(model: ModelSpec, kv: str | Format = "bf16") -> float:
+    """Growth of the KV cache by one more token at a long context, where windows are full. [bytes/token]"""
+    fmt = kv_format(kv)
+    return sum(
+        layer.count * cache_bytes_per_token(layer, fmt)
+        for layer in model.layer_classes
+        if not (isinstance(layer.attention, Gqa) and (layer.attention.window or layer.attention.chunk))
+    )
+
+
+def active_params_with_embedding(model: ModelSpec) -> int:
+    """``active_params`` and the whole input embedding: what Qwen, Mistral AI and Meta print for their mixtures."""
+    embedding = 0 if model.tied_embeddings else model.vocab_size * model.hidden_size
+    return active_params(model) + embedding
+
+
+def unscaled_params(model: ModelSpec) -> int:
+    """Elements of all stored tensors, MTP layers and buffers included, the scales of the native format not."""
+    return sum(t.total for t in tensors(model))
+
+
+def state_bytes(model: ModelSpec) -> float:
+    """Recurrent state of one sequence, which does not grow: 0, as no layer described here has one. [bytes]"""
+    return 0.0
+
+
+def contexts(model: ModelSpec, shortest: int = 1024) -> list[int]:
+    """Powers of two from ``shortest`` to the longest context, and that context itself. [tokens]"""
+    longest = model.max_context
+    powers = [2**k for k in range(shortest.bit_length() - 1, longest.bit_length()) if 2**k < longest]
+    return [*powers, longest]
+
+
+def heads_text(layer: LayerClass) -> str:
+    """``heads/KV heads`` of a layer, or the latent of MLA: the two never under one ambiguous number.
+
+    >>> from perfmodel.modelspecs.load import model
+    >>> heads_text(model("llama3-70b").layer_classes[0])
+    '64/8 heads'
+    """
+    a = layer.attention
+    if isinstance(a, Gqa):
+        return f"{a.heads}/{a.kv_heads} heads"
+    return f"{a.heads} heads, latent {a.kv_lora_rank}+{a.qk_rope_head_dim}"
+
+
+def summary(model: ModelSpec, kv: str | Format = "bf16") -> dict[str, object]:
+    """The facts about a model that ``perfmodel params`` prints; keys are a contract.
+
+    Parameters
+    ----------
+    kv : str or Format
+        Storage format of the KV cache.
+
+    Returns
+    -------
+    dict
+        Counts are elements; ``kv_bytes_per_token`` is bytes of growth a token at a long context; ``kv_bytes`` maps a
+        context in tokens to the bytes of one sequence; ``weights_bytes`` maps a format to bytes.
+    """
+    formats = dict.fromkeys(("bf16", model.native_format))
+    return {
+        "name": model.name,
+        "title": model.title,
+        "source": model.source,
+        "layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "vocab_size": model.vocab_size,
+        "max_context": model.max_context,
+        "heads": "; ".join(dict.fromkeys(heads_text(layer) for layer in model.layer_classes)),
+        "layer_classes": {layer.name: layer.count for layer in model.layer_classes},
+        "total_params": total_params(model),
+        "active_params": active_params(model),
+        "active_params_with_embedding": active_params_with_embedding(model),
+        "checkpoint_params": checkpoint_params(model),
+        "published": model.published.model_dump() if model.published else None,
+        "by_role": by_role(model),
+        "native_format": model.native_format,
+        "weights_bytes": {name: weight_bytes(model, name) for name in formats},
+        "kv_bytes_per_token": kv_bytes_per_token(model, kv),
+        "kv_bytes": {context: float(kv_bytes(model, float(context), kv)) for context in contexts(model)},
+        "state_bytes": state_bytes(model),
+    }

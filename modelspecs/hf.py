@@ -1,0 +1,80 @@
+"""Hugging Face ``config.json`` -> ``ModelSpec``, strictly: every key is read or known to be harmless, else refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from perfmodel.base.errors import SpecError
+from perfmodel.base.validation import build
+from perfmodel.modelspecs import hf_quant
+from perfmodel.modelspecs.hf_common import HARMLESS
+from perfmodel.modelspecs.hf_families import FAMILIES
+from perfmodel.modelspecs.hf_json import load_json
+from perfmodel.modelspecs.hf_keys import Keys
+from perfmodel.modelspecs.schema import ModelSpec
+
+
+def load(path: Path | str) -> ModelSpec:
+    """Load the ``config.json`` of a model.
+
+    Parameters
+    ----------
+    path : Path
+        The file. A model is called by its folder when the file is called ``config.json``, else by the file. A
+        ``hf_quant_config.json`` beside it is read too, when it has no ``quantization_config`` of its own.
+
+    Raises
+    ------
+    SpecError
+        When the file cannot be read, the architecture is not supported, a key is missing, out of range or not
+        understood: each by its name.
+    """
+    path = Path(path)
+    name = path.absolute().parent.name if path.name == "config.json" else path.stem
+    config, beside = load_json(path), path.with_name("hf_quant_config.json")
+    if path.name == "config.json" and "quantization_config" not in config and beside.exists():
+        config["quantization_config"] = _modelopt(beside)
+    return from_config(config, path, name or "model")
+
+
+def _modelopt(path: Path) -> dict[str, Any]:
+    """The section of the file that NVIDIA's quantizer leaves beside a configuration."""
+    section = load_json(path).get("quantization")
+    if not isinstance(section, dict):
+        raise SpecError(path, "quantization", "is missing or not a mapping")
+    return section
+
+
+def from_config(config: dict[str, Any], file: object, name: str) -> ModelSpec:
+    """Build the spec of a parsed configuration.
+
+    Class defaults of the architecture that were used are listed in ``notes``.
+    """
+    k = Keys(config, file)
+    k.require("model_type")
+    kind = config["model_type"]
+    family = FAMILIES.get(kind) if isinstance(kind, str) else None
+    if family is None:
+        raise SpecError(
+            file,
+            "model_type",
+            f"{str(kind)[:80]!r} is not supported; {', '.join(sorted(FAMILIES))} are: nothing is guessed",
+        )
+    spec = family.read(k)
+    layers = sum(run["repeat"] * len(run["pattern"]) for run in spec["layers"])
+    spec |= hf_quant.native(k, layers)
+    k.finish(HARMLESS | family.harmless)
+    defaults = "; ".join(dict.fromkeys(k.notes))
+    return build(
+        ModelSpec,
+        {
+            "name": name[:120],
+            "title": name.replace("__", "/")[:120],
+            "source": f"the configuration {file}",
+            "family": kind,
+            "notes": f"not in the file, from the model class: {defaults}" if defaults else "",
+            **spec,
+        },
+        file,
+    )

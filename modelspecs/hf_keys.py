@@ -1,0 +1,168 @@
+"""A configuration whose every key must be accounted for: read with a type and a range, or known to be harmless."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from perfmodel.base.errors import SpecError
+
+LARGEST = 10**9
+MAX_LAYERS = 10_000
+
+
+class Keys:
+    """Reads the keys of a configuration and remembers which were read.
+
+    Parameters
+    ----------
+    data : dict
+        The parsed configuration, or one of its sections.
+    file : object
+        For messages.
+    prefix : str
+        Of the section, such as ``"text_config."``.
+    """
+
+    def __init__(self, data: dict[str, Any], file: object, prefix: str = "") -> None:
+        self.data, self.file, self.prefix = data, file, prefix
+        self.read: set[str] = set()
+        self.notes: list[str] = []
+
+    def error(self, key: str, problem: str) -> SpecError:
+        """The error to raise about a key."""
+        return SpecError(self.file, self.prefix + key, problem)
+
+    def require(self, *names: str) -> None:
+        """Refuse the configuration when keys are missing, naming all of them."""
+        missing = [self.prefix + name for name in names if self.data.get(name) is None]
+        if missing:
+            raise SpecError(
+                self.file, missing[0], "is missing" + (f", and so are {', '.join(missing[1:])}" if missing[1:] else "")
+                + "; nothing is guessed: add it from the model's own config.json",
+            )  # fmt: skip
+
+    def has(self, key: str) -> bool:
+        """Whether the key is there and not null."""
+        return self.data.get(key) is not None
+
+    def dim(self, key: str, default: int | None = None, least: int = 1) -> int:
+        """A whole number from ``least`` to 10^9; absent or null means ``default``, where the model class has one."""
+        self.read.add(key)
+        value = self.data.get(key)
+        if value is None:
+            if default is None:
+                self.require(key)
+                raise AssertionError("require raises")
+            self.notes.append(f"{self.prefix}{key} = {default}")
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
+            raise self.error(key, f"must be a whole number from {least} to {LARGEST:,}, not {_show(value)}")
+        return value
+
+    def either(self, *names: str) -> int:
+        """A whole number under one of several names; under more than one it must be the same."""
+        found = {name: self.dim(name) for name in names if self.has(name)}
+        if not found:
+            raise self.error(names[0], f"is missing, as are {', '.join(names[1:])}; one of them is needed")
+        if len(set(found.values())) > 1:
+            raise self.error(names[0], f"contradicts itself: {', '.join(f'{k} = {v}' for k, v in found.items())}")
+        return next(iter(found.values()))
+
+    def optional(self, key: str, absent: int | None = None) -> int | None:
+        """A whole number or null (none); ``absent`` is the model class's default when the key is not there."""
+        self.read.add(key)
+        if key not in self.data:
+            if absent is not None:
+                self.notes.append(f"{self.prefix}{key} = {absent}")
+            return absent
+        return None if self.data[key] is None else self.dim(key)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false; absent or null means ``default``, as in the model class."""
+        self.read.add(key)
+        value = self.data.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.error(key, f"must be true or false, not {_show(value)}")
+        return value
+
+    def text(self, key: str, allowed: Collection[str], default: str) -> str:
+        """One of the words that are understood."""
+        self.read.add(key)
+        value = self.data.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, str) or value not in allowed:
+            raise self.error(key, f"{_show(value)} is not understood; one of {', '.join(sorted(allowed))}")
+        return value
+
+    def words(self, key: str, length: int, allowed: Collection[str]) -> list[str] | None:
+        """A list with a word for each layer, or ``None`` when absent."""
+        value = self._list(key, length)
+        for word in value or ():
+            if not isinstance(word, str) or word not in allowed:
+                raise self.error(key, f"{_show(word)} is not understood; one of {', '.join(sorted(allowed))}")
+        return value
+
+    def numbers(self, key: str, length: int | None = None) -> list[int] | None:
+        """A list of whole numbers from 0, or ``None`` when absent."""
+        value = self._list(key, length)
+        for number in value or ():
+            if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= LARGEST:
+                raise self.error(key, f"must be a list of whole numbers, not one with {_show(number)}")
+        return value
+
+    def _list(self, key: str, length: int | None) -> list[Any] | None:
+        self.read.add(key)
+        value = self.data.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) > MAX_LAYERS:
+            raise self.error(key, f"must be a list, not {_show(value)}")
+        if length is not None and len(value) != length:
+            raise self.error(key, f"has {len(value)} entries for {length} layers")
+        return value
+
+    def expect(self, key: str, *allowed: object) -> None:
+        """Refuse any value of a key but those that the formulas hold for; absent or null is fine."""
+        self.read.add(key)
+        value = self.data.get(key)
+        if value is not None and not any(type(value) is type(a) and value == a for a in allowed):
+            raise self.error(
+                key, f"{_show(value)} is not understood; only {' or '.join(map(repr, allowed))} is: nothing is guessed"
+            )
+
+    def section(self, key: str) -> Keys | None:
+        """A nested section, or ``None`` when absent."""
+        self.read.add(key)
+        value = self.data.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.error(key, f"must be a mapping, not {_show(value)}")
+        inner = Keys(value, self.file, f"{self.prefix}{key}.")
+        inner.notes = self.notes
+        return inner
+
+    def finish(self, harmless: Iterable[str]) -> None:
+        """Refuse the configuration when keys are left that were neither read nor known to be harmless.
+
+        A key that is null is as good as absent.
+        """
+        given = {key for key, value in self.data.items() if value is not None}
+        left = sorted(given - self.read - set(harmless))
+        if left:
+            named = ", ".join(f"{name[:80]} = {_show(self.data[name])}" for name in left[:8])
+            more = f" and {len(left) - 8} more" if len(left) > 8 else ""
+            raise self.error(
+                left[0], f"not understood: {named}{more}; a key that may change sizes or costs is refused, not ignored"
+            )
+
+
+def _show(value: object) -> str:
+    if isinstance(value, dict | list):
+        return f"a {'mapping' if isinstance(value, dict) else 'list'} of {len(value)}"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "..."

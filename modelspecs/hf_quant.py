@@ -1,0 +1,150 @@
+"""The storage format of a checkpoint: ``torch_dtype`` and ``quantization_config`` of a Hugging Face configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from perfmodel.modelspecs.hf_common import Spec
+from perfmodel.modelspecs.hf_keys import Keys
+
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
+
+ATTENTION = (
+    "q_proj", "k_proj", "v_proj", "o_proj", "q_a_proj", "q_b_proj", "kv_a_proj", "kv_b_proj", "indexer_q", "indexer_k",
+)  # fmt: skip
+#: Modules that a quantizer may be told to leave alone -> roles of our inventory; none where every recipe leaves it.
+MODULES: dict[str, tuple[str, ...]] = {
+    "self_attn": ATTENTION,
+    "q_proj": ("q_proj",), "k_proj": ("k_proj",), "v_proj": ("v_proj",), "o_proj": ("o_proj",),
+    "q_a_proj": ("q_a_proj",), "q_b_proj": ("q_b_proj",), "kv_b_proj": ("kv_b_proj",),
+    "kv_a_proj_with_mqa": ("kv_a_proj",), "wq_b": ("indexer_q",), "wk": ("indexer_k",),
+    "shared_experts": ("shared_expert_gate", "shared_expert_up", "shared_expert_down"),
+    "shared_expert": ("shared_expert_gate", "shared_expert_up", "shared_expert_down"),
+    "experts": ("expert_gate", "expert_up", "expert_down"),
+    "lm_head": (), "embed_tokens": (), "gate": (), "router": (), "e_score_correction_bias": (),
+    "shared_expert_gate": (),
+    "norm": (), "q_norm": (), "k_norm": (), "k_layernorm": (), "q_layernorm": (), "weights_proj": (),
+    "input_layernorm": (), "post_attention_layernorm": (), "pre_feedforward_layernorm": (),
+    "post_feedforward_layernorm": (), "q_a_layernorm": (), "kv_a_layernorm": (), "sinks": (),
+    "vision_tower": (), "vision_model": (), "multi_modal_projector": (), "visual": (),
+}  # fmt: skip
+_DENSE = ("ffn_gate", "ffn_up", "ffn_down")
+
+
+def native(k: Keys, layers: int) -> Spec:
+    """``native_format`` and ``native_16bit`` of a configuration (the text section's dtype where it has one)."""
+    quantized = k.section("quantization_config")
+    if quantized is None:
+        return {"native_format": _dtype(k)}
+    method = quantized.data.get("quant_method") or ("modelopt" if "quant_algo" in quantized.data else None)
+    read = METHODS.get(method) if isinstance(method, str) else None
+    if read is None:
+        raise quantized.error("quant_method", f"{method!r} is not understood; one of {', '.join(METHODS)}")
+    name = read(quantized)
+    return {"native_format": name, "native_16bit": _kept(quantized, layers)}
+
+
+def _dtype(k: Keys) -> str:
+    inner = k.data.get("text_config")
+    for data in (k.data, inner if isinstance(inner, dict) else {}):
+        for key in ("torch_dtype", "dtype"):
+            if data.get(key) is not None:
+                return DTYPES[Keys(data, k.file).text(key, DTYPES, "")]
+    k.notes.append("no torch_dtype: bf16")
+    return "bf16"
+
+
+def _fp8(q: Keys) -> str:
+    if q.data.get("weight_block_size") != [128, 128]:
+        raise q.error("weight_block_size", f"{q.data.get('weight_block_size')!r} is not understood; [128, 128] is")
+    return "fp8_block"
+
+
+def _modelopt(q: Keys) -> str:
+    q.require("quant_algo")
+    names = {"FP8": "fp8_tensor", "NVFP4": "nvfp4"}
+    name = names.get(str(q.data["quant_algo"]))
+    if name is None:
+        raise q.error("quant_algo", f"{q.data['quant_algo']!r} is not understood; one of {', '.join(names)}")
+    return name
+
+
+def _group128(q: Keys) -> str:
+    """GPTQ and AWQ: 4 bits, a scale and a zero point a group of 128."""
+    bits = q.dim("bits") if q.has("bits") else q.dim("w_bit")
+    group = q.dim("group_size", least=-1) if q.has("group_size") else q.dim("q_group_size", least=-1)
+    if (bits, group) != (4, 128):
+        raise q.error("group_size", f"{bits} bits in groups of {group} are not understood; 4 bits in groups of 128 are")
+    q.expect("lm_head", False)
+    return "int4"
+
+
+def _compressed(q: Keys) -> str:
+    """compressed-tensors with one group of 8-bit weights."""
+    groups = q.section("config_groups")
+    if groups is None or len(groups.data) != 1:
+        raise q.error("config_groups", "must hold one group; mixtures are not understood")
+    group = groups.section(next(iter(groups.data)))
+    weights = group.section("weights") if group else None
+    if group is None or weights is None:
+        raise q.error("config_groups", "has no weights")
+    kind = (str(weights.data.get("type")), weights.dim("num_bits"), str(weights.data.get("strategy")))
+    activations = "input_activations" in group.data and group.data["input_activations"] is not None
+    names = {
+        ("float", 8, "channel"): "fp8",
+        ("float", 8, "tensor"): "fp8_tensor",
+        ("int", 8, "channel"): "int8" if activations else "w8a16",
+    }
+    if kind == ("float", 8, "block") and weights.data.get("block_structure") in ([128, 128], "128x128"):
+        return "fp8_block"
+    if kind not in names:
+        raise q.error("config_groups", f"weights of type, bits and strategy {kind!r} are not understood")
+    return names[kind]
+
+
+METHODS: dict[str, Callable[[Keys], str]] = {
+    "fp8": _fp8,
+    "mxfp4": lambda q: "mxfp4",
+    "modelopt": _modelopt,
+    "gptq": _group128,
+    "awq": _group128,
+    "compressed-tensors": _compressed,
+}
+
+
+def _kept(q: Keys, layers: int) -> tuple[str, ...]:
+    """Roles that the configuration's list of modules leaves at 16 bits in every layer.
+
+    A list that names a linear layer in some layers only is refused: the inventory has one format a role.
+    """
+    found: dict[str, set[int]] = {}
+    for key in ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules"):
+        entries = q.data.get(key) or []
+        if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
+            raise q.error(key, "must be a list of module names")
+        for entry in entries:
+            roles, layer = _module(q, key, entry)
+            for role in roles:
+                found.setdefault(role, set()).update(range(layers) if layer is None else {layer})
+    for role, kept in found.items():
+        if not set(range(layers)) <= kept:
+            raise q.error("modules_to_not_convert", f"leaves {role} alone in {len(kept)} of {layers} layers only")
+    return tuple(found)
+
+
+def _module(q: Keys, key: str, entry: str) -> tuple[tuple[str, ...], int | None]:
+    """Roles and layer that an entry names, such as ``model.layers.3.self_attn`` or ``re:.*mlp.gate$``."""
+    text = entry.removeprefix("re:").replace("\\.", ".").replace(".*", ".").strip("*.$^")
+    match = re.search(r"\blayers\.(\d+)\b", text)
+    layer = int(match[1]) if match else None
+    parts = [part for part in re.split(r"[.*]+", text) if part and part not in ("weight", "linear")]
+    roles = MODULES.get(parts[-1] if parts else "")
+    if roles is None and parts[-2:-1] == ["mlp"] and parts[-1] in ("gate_proj", "up_proj", "down_proj"):
+        roles = ("ffn_" + parts[-1].removesuffix("_proj"),)
+    if roles is None and parts[-1:] == ["mlp"]:
+        roles = _DENSE
+    outer = next((part for part in parts if part in ("vision_tower", "vision_model", "multi_modal_projector")), None)
+    if roles is None and outer is None:
+        raise q.error(key, f"{entry[:80]!r} is not a module that is understood")
+    return roles or (), layer

@@ -1,0 +1,63 @@
+"""Find and load model specs: built-in names, Hugging Face ids of built-ins, YAML files, HF configurations."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from perfmodel.base.catalogue import Catalogue, looks_like_path
+from perfmodel.base.errors import SpecError
+from perfmodel.base.validation import build
+from perfmodel.base.yamlio import load_yaml
+from perfmodel.modelspecs.schema import ModelSpec
+
+DATA = Path(__file__).parent / "data"
+MODELS = Catalogue(DATA, "model", "models")
+
+
+def model(name: str | ModelSpec) -> ModelSpec:
+    """Load a model.
+
+    Parameters
+    ----------
+    name : str
+        A built-in name or alias (``"llama3-70b"``, ``"meta-llama/Meta-Llama-3-70B"``), a YAML file, a Hugging Face
+        ``config.json``, or a folder that holds one.
+
+    Raises
+    ------
+    UnknownName
+        With near matches.
+    SpecError
+        When the file is not a valid spec, naming the key.
+
+    >>> model("llama3-70b").num_layers
+    80
+    """
+    if isinstance(name, ModelSpec):
+        return name
+    path = Path(name).expanduser()
+    if looks_like_path(name) or path.is_dir():
+        return from_file(path)
+    return _builtin(MODELS.resolve(name))
+
+
+def from_file(path: Path) -> ModelSpec:
+    """Load a model from a YAML spec, a Hugging Face ``config.json``, or its folder."""
+    if path.is_dir():
+        path = path / "config.json"
+        if not path.exists():
+            raise SpecError(path.parent, "", "is a folder without config.json; give a folder of a Hugging Face model")
+    if path.suffix == ".json":
+        from perfmodel.modelspecs.hf import load as load_configuration
+
+        return load_configuration(path)
+    if path.suffix in (".yaml", ".yml"):
+        return build(ModelSpec, {"name": path.stem, **load_yaml(path)}, path)
+    raise SpecError(path, "", "is not a kind of model file that is read; give a .yaml spec or a config.json")
+
+
+@functools.cache
+def _builtin(name: str) -> ModelSpec:
+    data, path = MODELS.read(name)
+    return build(ModelSpec, {"name": name, **data}, path.name)
