@@ -27,7 +27,8 @@ _SYSTEMS = (
 )  # fmt: skip
 _MODELS = (
     _NAME, _TITLE, Column("total_params", "parameters", "", _billions),
-    Column("active_params", "active", "", _billions), Column("layers", "layers"), Column("heads", "heads / KV heads"), Column("max_context", "context"),
+    Column("active_params", "active", "", _billions), Column("layers", "layers"),
+    Column("heads", "heads / KV heads"), Column("max_context", "context"),
     Column("kv_bytes_per_token", "KV a token", "B"), Column("native_format", "stored as"),
 )  # fmt: skip
 _FORMATS = (

@@ -1,0 +1,248 @@
+"""The report: one plain page that needs nothing but itself. No script, no font, no request.
+
+Every text in it is escaped by the template engine; a content-security policy forbids what a mistake might let in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfmodel.base.units import gb, gib
+from perfmodel.reports import words
+from perfmodel.reports.summary import headline, memory_rows, sentences
+from perfmodel.reports.tables import ROOFLINE_COLUMNS, Column, Row, roofline_rows
+from perfmodel.reports.theme import DARK, LIGHT
+
+if TYPE_CHECKING:
+    from perfmodel.roofline.analysis import Analysis
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+_URL = re.compile(r"https?://[^\s<>\"'()]+[^\s<>\"'().,;:]")
+
+
+#: Characters of text that are kept on one line in a table.
+SHORT = 30
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under a caption; ``columns`` say how they are shown."""
+
+    caption: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+
+    @property
+    def classes(self) -> list[str]:
+        """How each column is set: ``number``, ``short`` text on one line, or ``long`` text."""
+        return [self._class(column) for column in self.columns]
+
+    def _class(self, column: Column) -> str:
+        values = [row.get(column.key) for row in self.rows]
+        if any(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+            return "number"
+        return "short" if all(len(column.human(v)) <= SHORT for v in values) else "long"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page.
+
+    Attributes
+    ----------
+    title : str
+    paragraphs : sequence of str
+        Plain text; escaped.
+    tables : sequence of Table
+    html : str
+        Trusted HTML, such as an SVG made here; not escaped. Never put text from outside into it.
+    """
+
+    title: str
+    paragraphs: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    html: str = ""
+
+    @property
+    def anchor(self) -> str:
+        """Id for links: lower-case words joined by hyphens."""
+        return re.sub(r"[^a-z0-9]+", "-", self.title.casefold()).strip("-") or "section"
+
+
+def page(
+    analyses: Sequence[Analysis], claims_rows: Sequence[Row] | None = None, sections: Sequence[Section] = ()
+) -> str:
+    """One self-contained HTML page about one or more analyses.
+
+    Parameters
+    ----------
+    analyses : sequence of Analysis
+        One to six, drawn on one roofline.
+    claims_rows : sequence of mappings, optional
+        The claim ledger, as ``perfmodel.reports.claims.ledger`` returns it.
+    sections : sequence of Section
+        Further parts, put before the claims and the sources.
+
+    Raises
+    ------
+    UsageError
+        For no analysis, or too many for one picture.
+    """
+    from perfmodel.reports.roofline_plot import svg_text
+
+    parts = [
+        Section("Roofline", [ROOFLINE_WORDS], html=f'<div class="wide figure">{svg_text(analyses, inline=True)}</div>'),
+        Section("Operators", [OPERATOR_WORDS], _operator_tables(analyses)),
+        Section("Memory", [MEMORY_WORDS], _memory_tables(analyses)),
+        *sections,
+        Section("Settings", tables=[_settings_table(analyses)]),
+        *([_claims(claims_rows)] if claims_rows else []),
+        Section("Sources of the numbers", [SOURCE_WORDS, *_model_sources(analyses)], _source_tables(analyses)),
+    ]
+    common = words.common_settings(analyses)
+    text: str = _template().render(
+        title=words.title(analyses), subtitle=common[:1].upper() + common[1:], sections=parts, light=LIGHT, dark=DARK,
+        notices=list(dict.fromkeys(words.one_line(a.notice) for a in analyses if a.notice)),
+        summaries=[
+            {"key": key, "headline": headline(a), "sentences": [s.replace(" %", "\u00a0%") for s in sentences(a)]}
+            for key, a in zip(words.keys(analyses), analyses, strict=True)
+        ],
+    )  # fmt: skip
+    return text
+
+
+ROOFLINE_WORDS = (
+    "Each point is an operator of prefill or decode: how many FLOPs it does for each byte of device memory, and the "
+    "rate it reaches if it takes its bound time. Its area is its share of its phase's time. Left of a ridge, memory "
+    "bandwidth limits; right of it, the matrix units do. FLOPs here are those of the matrix units where an operator "
+    "uses them: the softmax of attention runs on other units at the same time."
+)
+OPERATOR_WORDS = (
+    "FLOPs, bytes and times of all runs of an operator in one step, on one GPU; decode is the mean step of the "
+    "request. One multiply-add is two FLOPs; causal attention counts the half that is needed. Times are roofline "
+    "bounds at datasheet peaks: no kernel is faster, most are slower."
+)
+MEMORY_WORDS = "GiB is 2³⁰ bytes and GB is 10⁹ bytes. What the fullest GPU holds."
+SOURCE_WORDS = (
+    "Every hardware number that the page rests on, as its source writes it, and what other sources say. Datasheet "
+    "peaks are dense (without structured sparsity) unless they say otherwise."
+)
+
+
+def _template() -> Any:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters["links"] = links
+    return environment.get_template("report.html.j2")
+
+
+def links(text: str) -> Any:
+    """Escape a text, and make the web addresses in it links.
+
+    >>> str(links("see https://example.org/a_b."))
+    'see <a href="https://example.org/a_b" rel="noopener noreferrer">https://example.org/a_b</a>.'
+    """
+    from markupsafe import Markup, escape
+
+    found, end = Markup(), 0
+    for match in _URL.finditer(text):
+        found += escape(text[end : match.start()])
+        found += Markup('<a href="{0}" rel="noopener noreferrer">{0}</a>').format(match[0])
+        end = match.end()
+    return found + escape(text[end:])
+
+
+def _named(analyses: Sequence[Analysis], what: str) -> list[str]:
+    """A caption for each analysis."""
+    return [f"{what}, {key}" if key else what for key in words.keys(analyses)]
+
+
+def _operator_tables(analyses: Sequence[Analysis]) -> list[Table]:
+    tables = []
+    for key, analysis in zip(words.keys(analyses), analyses, strict=True):
+        rows = roofline_rows([analysis])
+        for phase in (analysis.prefill, analysis.decode):
+            name = ", ".join(filter(None, [phase.name.capitalize(), key]))
+            tables.append(Table(name, ROOFLINE_COLUMNS[1:], [row for row in rows if row["phase"] == phase.name]))
+    return tables
+
+
+def _memory_tables(analyses: Sequence[Analysis]) -> list[Table]:
+    columns = (
+        Column("part", "part"), Column("bytes", "GiB", show=lambda v: gib(v).removesuffix(" GiB")),
+        Column("gb", "GB", show=lambda v: gb(v).removesuffix(" GB")),
+        Column("share", "of the usable", show=words.percent),
+    )  # fmt: skip
+    return [
+        Table(name, columns, [{**row, "gb": row["bytes"]} for row in memory_rows(a)])
+        for name, a in zip(_named(analyses, "Memory of one GPU"), analyses, strict=True)
+    ]
+
+
+def _settings_table(analyses: Sequence[Analysis]) -> Table:
+    """One column an analysis."""
+    names = words.keys(analyses)
+    columns = [Column("setting", "setting")] + [Column(str(i), name or "value") for i, name in enumerate(names)]
+    listed = [_settings(a) for a in analyses]
+    rows = [{"setting": part} | {str(i): s[part] for i, s in enumerate(listed)} for part in listed[0]]
+    return Table("What was asked for", columns, rows)
+
+
+def _settings(a: Analysis) -> dict[str, str]:
+    plan, topology, batch = a.setup.plan, a.setup.topology, f"{a.batch:,} sequence{'s' if a.batch > 1 else ''}"
+    return {
+        "model": words.clip(a.setup.model.title), "GPU": f"{plan.gpus} × {words.clip(a.setup.gpu.title)}",
+        "joined by": words.clip(topology.system), "parallelism": words.parallelism(a.setup) or "none",
+        "weights stored as": plan.weights.name, "KV cache stored as": plan.kv.name,
+        "linear layers multiply in": words.format_name(plan.linear_math),
+        "attention multiplies in": words.format_name(plan.attention_math), "batch": batch,
+        "input": f"{a.input_tokens:,} tokens a sequence", "output": f"{a.output_tokens:,} tokens a sequence",
+        "fidelity": "bound (roofline)",
+    }  # fmt: skip
+
+
+def _claims(rows: Sequence[Row]) -> Section:
+    from perfmodel.reports.claims import COLUMNS, TITLE
+
+    return Section("Claims", [f"{TITLE}."], [Table("Claim ledger", COLUMNS, rows)])
+
+
+def _model_sources(analyses: Sequence[Analysis]) -> list[str]:
+    models = {a.setup.model.name: a.setup.model for a in analyses}.values()
+    return [f"{words.clip(m.title)}: dimensions from {words.clip(m.source, 300)}" for m in models]
+
+
+def _source_tables(analyses: Sequence[Analysis]) -> list[Table]:
+    from perfmodel.hwspecs.listing import sources
+
+    specs: dict[str, Any] = {}
+    for a in analyses:
+        specs.setdefault(a.setup.gpu.name, a.setup.gpu)
+        if (system := words.system_of(a.setup)) is not None:
+            specs.setdefault(system.name, system)
+    columns = [
+        Column("path", "number"),
+        Column("text", "value"),
+        Column("source", "source"),
+        Column("other", "other sources"),
+    ]
+    return [
+        Table(
+            words.clip(spec.title), columns,
+            [
+                {"path": c.path, "text": c.text, "source": f"{c.source} ({c.note})" if c.note else c.source,
+                 "other": "; ".join(f"{o.value}: {o.source} ({o.why})" for o in c.alternatives)}
+                for c in sources(spec)
+            ],
+        )
+        for spec in specs.values()
+    ]  # fmt: skip
