@@ -113,6 +113,7 @@ class Level(_Frozen):
 class MainMemory(_Frozen):
     """Device memory: as sold, as the driver reports it, and its bandwidth."""
 
+    technology: str | None = Field(None, description="kind of memory, such as HBM3 or GDDR6X")
     capacity: Bytes
     usable: Bytes | None = Field(None, description="total memory as the driver gives it to a process")
     bandwidth: Bandwidth

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -66,17 +65,9 @@ def clip(text: str, limit: int = 100) -> str:
     return safe if len(safe) <= limit else safe[: limit - 1] + "…"
 
 
-#: Kinds of device memory, as notes of specs name them.
-_MEMORY = re.compile(r"\b(HBM\d?e?|GDDR\d\w?|LPDDR\d\w?|DDR\d)\b", re.IGNORECASE)
-
-
 def memory_name(gpu: Gpu) -> str:
-    """What the device memory is called: its kind where the notes of its numbers say (HBM3, GDDR6X), else ``memory``."""
-    hbm = gpu.memory.hbm
-    for text in (hbm.capacity.note, hbm.bandwidth.note):
-        if match := _MEMORY.search(text):
-            return match[1]
-    return "memory"
+    """What the device memory is called: its kind where the spec names it (HBM3, GDDR6X), else ``memory``."""
+    return one_line(gpu.memory.hbm.technology or "memory")
 
 
 def format_name(math: str) -> str:
