@@ -8,6 +8,11 @@ from difflib import get_close_matches
 from perfmodel.base.text import printable
 
 
+def _line(text: str, limit: int = 2000) -> str:
+    """Printable, and on one line."""
+    return printable(text, limit).replace("\n", "\\n")
+
+
 class PerfmodelError(Exception):
     """Base of all errors that a user can cause and mend; ``exit_code`` is the command line's."""
 
@@ -35,8 +40,8 @@ class SpecError(PerfmodelError):
 
     def __init__(self, file: object, key: str, problem: str) -> None:
         self.file, self.key, self.problem = str(file), key, problem
-        where = f"{printable(str(file))}: {printable(key)}" if key else printable(str(file))
-        super().__init__(f"{where}: {printable(problem)}")
+        where = f"{_line(str(file))}: {_line(key)}" if key else _line(str(file))
+        super().__init__(f"{where}: {_line(problem)}")
 
 
 class UnknownName(PerfmodelError):
@@ -51,7 +56,7 @@ class UnknownName(PerfmodelError):
         self.suggestions = get_close_matches(name.casefold(), list(known), n=3, cutoff=0.5)
         near = f"did you mean {', '.join(self.suggestions)}? " if self.suggestions else ""
         listing = listing or f"{kind.lower()}s"
-        super().__init__(f"unknown {kind} '{printable(name, limit=80)}'; {near}`perfmodel list {listing}` shows all")
+        super().__init__(f"unknown {kind} '{_line(name, limit=80)}'; {near}`perfmodel list {listing}` shows all")
 
 
 class DoesNotFit(PerfmodelError):

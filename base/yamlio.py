@@ -62,8 +62,8 @@ def read_text(path: Path, limit: int = MAX_BYTES) -> str:
             raise SpecError(path, "", f"{size:,} bytes; a spec has at most {limit:,}: is this the right file?")
         with path.open("rb") as stream:  # a pipe has no size: bound the read as well
             data = stream.read(limit + 1)
-    except OSError as error:
-        raise SpecError(path, "", f"cannot be read: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
+        raise SpecError(path, "", f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if len(data) > limit:
         raise SpecError(path, "", f"more than {limit:,} bytes; a spec has at most that: is this the right file?")
     try:
