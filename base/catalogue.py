@@ -16,12 +16,14 @@ from perfmodel.base.yamlio import load_yaml, parse_yaml, read_text
 
 
 def normalise(name: str) -> str:
-    """Spelling that does not matter: case, and all but letters and digits.
+    """Spelling that does not matter: case, and all but letters, digits and the point of a number.
 
     >>> normalise("Llama-3_70B") == normalise("llama3-70b")
     True
+    >>> normalise("opt-1.3b") == normalise("opt-13b")
+    False
     """
-    return re.sub(r"[^a-z0-9]+", "", name.casefold())
+    return re.sub(r"(?<!\d)\.|\.(?!\d)|[^a-z0-9.]+", "", name.casefold())
 
 
 class Catalogue:

@@ -8,7 +8,8 @@ import numpy as np
 
 from perfmodel.base.num import Num
 from perfmodel.modelspecs.formats import Format, kv_format
-from perfmodel.modelspecs.schema import Gqa, LayerClass, ModelSpec, Moe
+from perfmodel.modelspecs.schema import Compressed, Gqa, LayerClass, Mla, ModelSpec, Moe
+from perfmodel.modelspecs.schema_recurrent import NoMixer, Recurrent
 from perfmodel.modelspecs.sizes import NOT_LOADED, tensor_format, weight_bytes
 from perfmodel.modelspecs.tensors import Tensor, tensors
 
@@ -48,7 +49,8 @@ def active_params(model: ModelSpec) -> int:
 
 
 def _active(t: Tensor, ffn: object, model: ModelSpec) -> float:
-    if t.role in (*APART, "vision", "projector") or (t.role == "embedding" and not model.tied_embeddings):
+    looked_up = t.role == "position" or (t.role == "embedding" and not model.tied_embeddings)
+    if t.role in (*APART, "vision", "projector") or looked_up:
         return 0.0
     if t.role.startswith("expert_") and isinstance(ffn, Moe):
         return t.total * ffn.experts_per_token / ffn.experts
@@ -58,6 +60,10 @@ def _active(t: Tensor, ffn: object, model: ModelSpec) -> float:
 def held_tokens(layer: LayerClass, context: Num) -> Num:
     """Tokens whose K and V a layer must keep at a context: all, or the window and its sinks. [tokens]"""
     a = layer.attention
+    if isinstance(a, Recurrent | NoMixer):
+        return np.minimum(context, 0.0)
+    if isinstance(a, Compressed):
+        return np.minimum(context, float(a.window))
     if isinstance(a, Gqa) and (a.window or a.chunk):
         return np.minimum(context, float((a.window or a.chunk or 0) + a.sink_tokens))
     return np.minimum(context, np.inf)
@@ -70,7 +76,25 @@ def cache_bytes_per_token(layer: LayerClass, fmt: Format) -> float:
     """
     size = layer.attention.cache_elements * fmt.bits / 8
     indexer = getattr(layer.attention, "indexer", None)
-    return size + (indexer.head_dim + 4 if indexer else 0)
+    return size + (indexer.head_dim + 4 if indexer and isinstance(layer.attention, Mla) else 0)
+
+
+def compressed_bytes_per_token(layer: LayerClass, fmt: Format) -> float:
+    """Bytes by which a token makes the compressed part of one layer's cache grow, for each token ever seen. [bytes]
+
+    ``(entry + index key at 8 bits with its scale) / ratio`` of DeepSeek V4, amortised: an entry comes into being once
+    its ``ratio`` tokens are there, which wait in a buffer until then. 0 for other attention.
+    """
+    a = layer.attention
+    if not isinstance(a, Compressed) or not a.ratio:
+        return 0.0
+    return (a.head_dim * fmt.bits / 8 + (a.indexer.head_dim + 4 if a.indexer else 0)) / a.ratio
+
+
+def layer_cache_bytes(layer: LayerClass, context: Num, fmt: Format) -> Num:
+    """KV cache of one sequence in ONE layer of a class: kept tokens, and compressed entries. [bytes]"""
+    kept = cache_bytes_per_token(layer, fmt) * held_tokens(layer, context)
+    return kept + compressed_bytes_per_token(layer, fmt) * context
 
 
 def kv_bytes(model: ModelSpec, context: Num, kv: str | Format = "bf16") -> Num:
@@ -89,18 +113,20 @@ def kv_bytes(model: ModelSpec, context: Num, kv: str | Format = "bf16") -> Num:
     fmt = kv_format(kv)
     total: Num = 0.0
     for layer in model.layer_classes:
-        total = total + layer.count * cache_bytes_per_token(layer, fmt) * held_tokens(layer, context)
+        total = total + layer.count * layer_cache_bytes(layer, context, fmt)
     return total
 
 
 def kv_bytes_per_token(model: ModelSpec, kv: str | Format = "bf16") -> float:
     """Growth of the KV cache by one more token at a long context, where windows are full. [bytes/token]"""
     fmt = kv_format(kv)
-    return sum(
-        layer.count * cache_bytes_per_token(layer, fmt)
-        for layer in model.layer_classes
-        if not (isinstance(layer.attention, Gqa) and (layer.attention.window or layer.attention.chunk))
-    )
+    total = 0.0
+    for layer in model.layer_classes:
+        a = layer.attention
+        bounded = isinstance(a, Compressed) or (isinstance(a, Gqa) and bool(a.window or a.chunk))
+        total += layer.count * compressed_bytes_per_token(layer, fmt)
+        total += 0.0 if bounded else layer.count * cache_bytes_per_token(layer, fmt)
+    return total
 
 
 def active_params_with_embedding(model: ModelSpec) -> int:
@@ -114,9 +140,44 @@ def unscaled_params(model: ModelSpec) -> int:
     return sum(t.total for t in tensors(model))
 
 
-def state_bytes(model: ModelSpec) -> float:
-    """Recurrent state of one sequence, which does not grow: 0, as no layer described here has one. [bytes]"""
-    return 0.0
+def recurrent_part(layer: LayerClass) -> Recurrent | None:
+    """The recurrent mixer of a layer: in the place of attention, or beside it (Falcon-H1)."""
+    a = layer.attention
+    return a if isinstance(a, Recurrent) else a.beside if isinstance(a, Gqa) else None
+
+
+def layer_state_bytes(
+    layer: LayerClass, state: str | Format | None = None, conv: str | Format = "bf16", ranks: int = 1
+) -> float:
+    """Recurrent state of one sequence in ONE layer of a class: the scan's and the convolution's. [bytes]
+
+    Parameters
+    ----------
+    state : str or Format, optional
+        Format of the scan's state; by default the one that the model names, else 32 bits.
+    conv : str or Format
+        Format of the convolution's state, ``kernel - 1`` past inputs a channel.
+    ranks : int
+        Tensor-parallel ranks that cut it; groups of B and C, and key heads, are copied where there are fewer.
+    """
+    a = recurrent_part(layer)
+    if a is None:
+        return 0.0
+    scan = kv_format(state or a.state_format or "fp32")
+    return (a.state_elements(ranks) * scan.bits + a.conv_elements(ranks) * kv_format(conv).bits) / 8
+
+
+def state_bytes(model: ModelSpec, state: str | Format | None = None, conv: str | Format = "bf16") -> float:
+    """Recurrent state of one sequence over all layers, which does not grow with the context. [bytes]
+
+    Engines differ in the formats: vLLM keeps the convolution in the model's, the scan's in the one that the
+    configuration names or else the model's too; llama.cpp keeps both in 32 bits (``state="fp32", conv="fp32"``).
+
+    >>> from perfmodel.modelspecs.load import model
+    >>> state_bytes(model("llama3-8b"))
+    0.0
+    """
+    return sum((layer.count * layer_state_bytes(layer, state, conv) for layer in model.layer_classes), 0.0)
 
 
 def contexts(model: ModelSpec, shortest: int = 1024) -> list[int]:
@@ -134,8 +195,15 @@ def heads_text(layer: LayerClass) -> str:
     '64/8 heads'
     """
     a = layer.attention
+    if isinstance(a, NoMixer):
+        return "no mixer"
+    if isinstance(a, Recurrent):
+        state = f", state {a.unit_elements} each" if a.unit_elements else ""
+        return f"{a.kind}: {a.units} {a.unit_name}{state}"
     if isinstance(a, Gqa):
         return f"{a.heads}/{a.kv_heads} heads"
+    if isinstance(a, Compressed):
+        return f"{a.heads}/1 heads of {a.head_dim}" + (f", 1 entry a {a.ratio} tokens" if a.ratio else "")
     return f"{a.heads} heads, latent {a.kv_lora_rank}+{a.qk_rope_head_dim}"
 
 

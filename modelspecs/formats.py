@@ -70,9 +70,19 @@ FORMATS: dict[str, Format] = {
             "fp8_block", 8, (128, 128), 32, math=("fp8", "bf16", "fp32"),
             source="DeepSeek-V3 checkpoint: weight_scale_inv, fp32, a 128 x 128 block", title="FP8, 128 x 128 blocks",
         ),
+        Format(
+            "fp8_block_e8m0", 8, (128, 128), 8, math=("fp8", "bf16", "fp32"),
+            source="DeepSeek-V4 checkpoints: scale, float8_e8m0fnu, a 128 x 128 block",
+            title="FP8, 128 x 128 blocks, 8-bit scales",
+        ),
         Format("int8", 8, (1, 0), 16, math=("int8", "bf16", "fp32"), source="SmoothQuant W8A8", title="INT8 W8A8"),
         Format("w8a16", 8, (1, 0), 16, source="weight-only INT8, a scale a channel", title="INT8 weights only"),
         Format("int4", 4, (1, 128), 16, 4, source=_GPTQ, title="INT4 weights only, group 128"),
+        Format(
+            "int4_g32", 4, (1, 32), 16,
+            source="compressed-tensors checkpoints of Kimi K2 Thinking and K2.5: symmetric, 16-bit scale a group of 32",
+            title="INT4 weights only, group 32, symmetric",
+        ),
         Format("mxfp4", 4, (1, 32), 8, math=("fp4", "bf16", "fp32"), source=_MX, title="MXFP4, group 32"),
         Format(
             "nvfp4", 4, (1, 16), 8, math=("fp4", "bf16", "fp32"),

@@ -13,6 +13,7 @@ from perfmodel.modelspecs.hf_families import FAMILIES
 from perfmodel.modelspecs.hf_json import load_json
 from perfmodel.modelspecs.hf_keys import Keys
 from perfmodel.modelspecs.schema import ModelSpec
+from perfmodel.modelspecs.tensors import tensors
 
 
 def load(path: Path | str) -> ModelSpec:
@@ -62,19 +63,20 @@ def from_config(config: dict[str, Any], file: object, name: str) -> ModelSpec:
             f"{str(kind)[:80]!r} is not supported; {', '.join(sorted(FAMILIES))} are: nothing is guessed",
         )
     spec = family.read(k)
-    layers = sum(run["repeat"] * len(run["pattern"]) for run in spec["layers"])
-    spec |= hf_quant.native(k, layers)
+    naming = {"name": name[:120], "title": name.replace("__", "/")[:120], "source": f"the configuration {file}"}
+    draft = build(ModelSpec, {**naming, "family": kind, **spec}, file)
+    native = hf_quant.native(k, draft.num_layers, role_layers(draft))
     k.finish(HARMLESS | family.harmless)
     defaults = "; ".join(dict.fromkeys(k.notes))
-    return build(
-        ModelSpec,
-        {
-            "name": name[:120],
-            "title": name.replace("__", "/")[:120],
-            "source": f"the configuration {file}",
-            "family": kind,
-            "notes": f"not in the file, from the model class: {defaults}" if defaults else "",
-            **spec,
-        },
-        file,
-    )
+    notes = f"not in the file, from the model class: {defaults}" if defaults else ""
+    return build(ModelSpec, {**naming, "family": kind, "notes": notes, **spec, **native}, file)
+
+
+def role_layers(spec: ModelSpec) -> dict[str, frozenset[int]]:
+    """The layers that have a tensor of a role: attention in some, a recurrent mixer or experts in others."""
+    found: dict[str, set[int]] = {}
+    indices = {layer.name: layer.indices for layer in spec.layer_classes}
+    for t in tensors(spec):
+        if t.role != "mtp":
+            found.setdefault(t.role, set()).update(indices.get(t.layer, ()))
+    return {role: frozenset(where) for role, where in found.items()}

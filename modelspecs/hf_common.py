@@ -20,7 +20,7 @@ CORE_KV = (*CORE, "num_key_value_heads", "max_position_embeddings")
 KINDS = ("full_attention", "sliding_attention")
 
 #: Activations of gated feed-forward layers; all cost the same to within a rounding.
-ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh", "gelu_new", "gelu_fast", "relu", "relu2", "swish")
+ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh", "gelu_new", "gelu_fast", "relu", "relu2", "swish", "xielu")
 
 #: Keys that change neither a tensor's shape nor a cost: token ids, training and generation settings, numerics of the
 #: norms and of the rotary embedding (its tables are computed, not stored), names, and what tools leave behind.
@@ -175,13 +175,13 @@ def windowed(full: Spec, window: int | None, kinds: Sequence[str], ffn: Sequence
     }
 
 
-def nested(k: Keys, model_type: str, read: Callable[[Keys], Spec], harmless: frozenset[str]) -> Spec:
+def nested(k: Keys, model_type: str | tuple[str, ...], read: Callable[[Keys], Spec], harmless: frozenset[str]) -> Spec:
     """The spec of the text section of a model with vision parts."""
     expected(k)
     k.require("text_config")
     section = k.section("text_config")
     assert section is not None
-    section.expect("model_type", model_type)
+    section.expect("model_type", *((model_type,) if isinstance(model_type, str) else model_type))
     spec = read(section)
     section.finish(HARMLESS | harmless)
     if "tie_word_embeddings" in k.data:  # the outer key is the one that the class reads

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from perfmodel.modelspecs import hf_dense, hf_moe
+from perfmodel.modelspecs import hf_dense, hf_linear, hf_moe, hf_recurrent
 from perfmodel.modelspecs.hf_common import GEMMA, IMAGES, LLAMA4, ROUTING, Spec
 from perfmodel.modelspecs.hf_keys import Keys
+from perfmodel.modelspecs.hf_table import MORE
 
 
 @dataclass(frozen=True)
@@ -45,4 +46,24 @@ FAMILIES: dict[str, Family] = {
     "kimi_k2": Family(lambda k: hf_moe.deepseek(k, 3), ROUTING),
     "deepseek_v32": Family(lambda k: hf_moe.deepseek(k, 32), ROUTING),
     "glm4_moe": Family(hf_moe.glm4_moe, ROUTING),
+    **{kind: Family(*row) for kind, row in MORE.items()},
+    "mamba": Family(hf_recurrent.mamba, hf_recurrent.SCAN),
+    "falcon_mamba": Family(hf_recurrent.mamba, hf_recurrent.SCAN),
+    "mamba2": Family(hf_recurrent.mamba2, hf_recurrent.SCAN),
+    "jamba": Family(hf_recurrent.jamba, hf_recurrent.SCAN | ROUTING),
+    "bamba": Family(hf_recurrent.bamba, hf_recurrent.SCAN | hf_recurrent.MULTIPLIERS),
+    "granitemoehybrid": Family(hf_recurrent.granite_hybrid, hf_recurrent.SCAN | hf_recurrent.MULTIPLIERS | ROUTING),
+    "falcon_h1": Family(hf_recurrent.falcon_h1, hf_recurrent.SCAN | hf_recurrent.MULTIPLIERS),
+    "nemotron_h": Family(hf_recurrent.nemotron_h, hf_recurrent.SCAN | ROUTING | {"moe_shared_expert_overlap"}),
+    "qwen3_next": Family(hf_linear.qwen3_next, ROUTING),
+    "qwen3_5_text": Family(hf_linear.qwen3_5_text),
+    "qwen3_5_moe_text": Family(hf_linear.qwen3_5_moe_text, ROUTING),
+    "qwen3_5": Family(hf_linear.qwen3_5, hf_linear.QWEN_IMAGES),
+    "qwen3_5_moe": Family(hf_linear.qwen3_5_moe, hf_linear.QWEN_IMAGES),
+    "minimax": Family(hf_linear.minimax, hf_linear.MINIMAX | ROUTING),
+    "minimax_text_01": Family(hf_linear.minimax, hf_linear.MINIMAX | ROUTING),
+    "minimax_m1": Family(hf_linear.minimax, hf_linear.MINIMAX | ROUTING),
+    "kimi_linear": Family(hf_linear.kimi_linear, hf_linear.KIMI | ROUTING),
+    "lfm2": Family(hf_linear.lfm2, hf_linear.LFM),
+    "lfm2_moe": Family(hf_linear.lfm2_moe, hf_linear.LFM | ROUTING),
 }

@@ -28,14 +28,40 @@ class Keys:
         self.data, self.file, self.prefix = data, file, prefix
         self.read: set[str] = set()
         self.notes: list[str] = []
+        self.names: dict[str, str] = {}
+        self.root = self
+
+    def alias(self, **names: str | tuple[str, ...]) -> None:
+        """Let keys be found under other names: ``alias(hidden_size="n_embd")``. Messages say what the file says.
+
+        Raises
+        ------
+        SpecError
+            When a file has more than one of the names, with different values.
+        """
+        for key, others in names.items():
+            known = (key, *((others,) if isinstance(others, str) else others))
+            given = [name for name in known if self.has(name)]
+            for name in given[1:]:
+                if self.data[name] != self.data[given[0]]:
+                    other = _show(self.data[given[0]])
+                    raise self.error(name, f"{_show(self.data[name])} contradicts {given[0]} = {other}")
+            self.names[key] = given[0] if given else known[1]
+            self.read |= set(given)
+            if given:
+                self.data = {**self.data, key: self.data[given[0]]}
+
+    def shown(self, key: str) -> str:
+        """A key as the file at hand calls it, with its section."""
+        return self.prefix + self.names.get(key, key)
 
     def error(self, key: str, problem: str) -> SpecError:
         """The error to raise about a key."""
-        return SpecError(self.file, self.prefix + key, problem)
+        return SpecError(self.file, self.shown(key), problem)
 
     def require(self, *names: str) -> None:
         """Refuse the configuration when keys are missing, naming all of them."""
-        missing = [self.prefix + name for name in names if self.data.get(name) is None]
+        missing = [self.shown(name) for name in names if self.data.get(name) is None]
         if missing:
             raise SpecError(
                 self.file, missing[0], "is missing" + (f", and so are {', '.join(missing[1:])}" if missing[1:] else "")
@@ -54,7 +80,7 @@ class Keys:
             if default is None:
                 self.require(key)
                 raise AssertionError("require raises")
-            self.notes.append(f"{self.prefix}{key} = {default}")
+            self.notes.append(f"{self.shown(key)} = {default}")
             return default
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
             raise self.error(key, f"must be a whole number from {least} to {LARGEST:,}, not {_show(value)}")
@@ -74,9 +100,29 @@ class Keys:
         self.read.add(key)
         if key not in self.data:
             if absent is not None:
-                self.notes.append(f"{self.prefix}{key} = {absent}")
+                self.notes.append(f"{self.shown(key)} = {absent}")
             return absent
         return None if self.data[key] is None else self.dim(key)
+
+    def number(self, key: str, least: float, most: float) -> float:
+        """A finite number, whole or not, between two limits."""
+        self.require(key)
+        self.read.add(key)
+        value = self.data[key]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            raise self.error(key, f"must be a number from {least:g} to {most:g}, not {_show(value)}")
+        return float(value)
+
+    def sections(self, key: str, length: int) -> list[Keys]:
+        """A list with a section for each layer."""
+        found: list[Keys] = []
+        for index, value in enumerate(self._list(key, length) or ()):
+            if not isinstance(value, dict):
+                raise self.error(key, f"must be a list of mappings, not one with {_show(value)}")
+            inner = Keys(value, self.file, f"{self.shown(key)}[{index}].")
+            inner.notes, inner.root = self.notes, self.root
+            found.append(inner)
+        return found
 
     def flag(self, key: str, default: bool) -> bool:
         """True or false; absent or null means ``default``, as in the model class."""
@@ -143,7 +189,7 @@ class Keys:
         if not isinstance(value, dict):
             raise self.error(key, f"must be a mapping, not {_show(value)}")
         inner = Keys(value, self.file, f"{self.prefix}{key}.")
-        inner.notes = self.notes
+        inner.notes, inner.root = self.notes, self.root
         return inner
 
     def finish(self, harmless: Iterable[str]) -> None:

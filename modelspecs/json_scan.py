@@ -1,7 +1,7 @@
 """A scanner for the flat JSON of weight files: no recursion, nothing kept that the caller does not ask for.
 
-``json.loads`` turns a hostile header of 100 MB into gigabytes of Python objects. The headers and indices of safetensors are
-mappings of mappings of known form, so they can be read from left to right at a cost in proportion to their length.
+``json.loads`` turns a hostile header of 100 MB into gigabytes of Python objects. The headers and indices of safetensors
+are mappings of mappings of known form, so they can be read from left to right at a cost in proportion to their length.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Scanner:
             ) from error
         return found
 
-    def keys(self) -> Iterator[str]:
-        """Take a mapping; the caller takes each value before asking for the next key. A key that comes twice is refused."""
+    def fields(self) -> Iterator[str]:
+        """Take a mapping, key by key; the caller takes each value first. A key that comes twice is refused."""
         self.expect(b"{")
         if self.peek() == b"}":
             self.at += 1

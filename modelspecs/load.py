@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 
 from perfmodel.base.catalogue import Catalogue, looks_like_path
@@ -36,15 +37,15 @@ def model(name: str | ModelSpec) -> ModelSpec:
     """
     if isinstance(name, ModelSpec):
         return name
-    path = Path(name).expanduser()
-    if looks_like_path(name) or path.is_dir():
+    path = _path(name)
+    if looks_like_path(name) or os.path.isdir(path):
         return from_file(path)
     return _builtin(MODELS.resolve(name))
 
 
 def from_file(path: Path) -> ModelSpec:
-    """Load a model from a YAML spec, a Hugging Face ``config.json``, or its folder."""
-    if path.is_dir():
+    """Load a model from a YAML spec, a Hugging Face ``config.json`` or its folder, or a GGUF file's metadata."""
+    if os.path.isdir(path):
         path = path / "config.json"
         if not path.exists():
             raise SpecError(path.parent, "", "is a folder without config.json; give a folder of a Hugging Face model")
@@ -54,10 +55,21 @@ def from_file(path: Path) -> ModelSpec:
         return load_configuration(path)
     if path.suffix in (".yaml", ".yml"):
         return build(ModelSpec, {"name": path.stem, **load_yaml(path)}, path)
-    raise SpecError(path, "", "is not a kind of model file that is read; give a .yaml spec or a config.json")
+    if path.suffix == ".gguf":
+        from perfmodel.modelspecs.headers import describe
+
+        return describe(path).require_model()
+    raise SpecError(path, "", "is not a kind of model file that is read; give a .yaml spec, a config.json or a .gguf")
 
 
 @functools.cache
 def _builtin(name: str) -> ModelSpec:
     data, path = MODELS.read(name)
     return build(ModelSpec, {"name": name, **data}, path.name)
+
+
+def _path(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:  # "~someone/x.yaml" of a user that does not exist
+        raise SpecError(name, "", f"cannot be read: {error}") from error

@@ -9,17 +9,21 @@ from __future__ import annotations
 import functools
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from perfmodel.modelspecs.formats import FORMATS
-
-#: Larger than any model of the field; a bigger number is a slip of the pen.
-Dim = Annotated[int, Field(gt=0, le=10**9, strict=True)]
-Size = Annotated[int, Field(ge=0, le=10**9, strict=True)]
-
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+from perfmodel.modelspecs.schema_base import Dim, Size
+from perfmodel.modelspecs.schema_base import Frozen as _Frozen
+from perfmodel.modelspecs.schema_recurrent import (
+    GatedDelta,
+    Kda,
+    Lightning,
+    Mamba1,
+    Mamba2,
+    NoFfn,
+    NoMixer,
+    ShortConv,
+)
 
 
 class Gqa(_Frozen):
@@ -40,6 +44,11 @@ class Gqa(_Frozen):
     qk_norm_weights: bool = True
     rope: bool = True
     output_gate: bool = Field(False, description="q_proj is twice as wide: a sigmoid gate for the output")
+    head_gate: bool = Field(False, description="g_proj: one sigmoid gate a head for the output (Step 3.5)")
+    shared_kv: bool = Field(False, description="K and V are an earlier layer's: no projections and no cache of its own")
+    norms_shared_k: bool = Field(False, description="with shared_kv: K is normed again by weights of its own (Hunyuan)")
+    v_from_k: bool = Field(False, description="V is K's projection before norm and rotary (Gemma 4): no v_proj")
+    beside: Mamba2 | None = Field(None, description="a Mamba-2 mixer on the same input, added to it (Falcon-H1)")
 
     @model_validator(mode="after")
     def _groups(self) -> Gqa:
@@ -49,6 +58,8 @@ class Gqa(_Frozen):
             raise ValueError("window and chunk exclude each other")
         if self.sink_tokens and not self.window:
             raise ValueError("sink_tokens needs a window: full attention keeps all tokens anyway")
+        if self.v_from_k and self.value_dim != self.head_dim:
+            raise ValueError("v_from_k needs values of head_dim")
         return self
 
     @property
@@ -63,8 +74,8 @@ class Gqa(_Frozen):
 
     @property
     def cache_elements(self) -> int:
-        """Elements a token and layer leave in the KV cache."""
-        return self.kv_heads * (self.head_dim + self.value_dim)
+        """Elements a token and layer leave in the KV cache: none where K and V are an earlier layer's."""
+        return 0 if self.shared_kv else self.kv_heads * (self.head_dim + self.value_dim)
 
 
 class Indexer(_Frozen):
@@ -86,6 +97,18 @@ class Mla(_Frozen):
     qk_rope_head_dim: Dim
     v_head_dim: Dim
     indexer: Indexer | None = None
+    shared_topk: Dim | None = Field(None, description="tokens chosen by an earlier layer's indexer: none of its own")
+
+    @model_validator(mode="after")
+    def _chooser(self) -> Mla:
+        if self.indexer and self.shared_topk:
+            raise ValueError("indexer and shared_topk exclude each other")
+        return self
+
+    @property
+    def topk(self) -> int | None:
+        """Tokens that a query attends to at most, where an indexer chooses them."""
+        return self.indexer.topk if self.indexer else self.shared_topk
 
     @property
     def qk_head_dim(self) -> int:
@@ -96,6 +119,46 @@ class Mla(_Frozen):
     def cache_elements(self) -> int:
         """Elements a token and layer leave in the KV cache: the latent and the rotary key (indexer apart)."""
         return self.kv_lora_rank + self.qk_rope_head_dim
+
+
+class Compressed(_Frozen):
+    """Compressed attention (DeepSeek V4): one shared head that is key and value, over a window and compressed tokens.
+
+    Every ``ratio`` tokens leave one compressed entry beside the last ``window`` tokens; with an ``indexer`` a query
+    sees the ``topk`` entries that it scores highest, without one all of them; ``ratio`` 0 is the window alone.
+    ``overlap``: an entry is made from 2 x ratio tokens, so that the projections are twice as wide. Queries come from a
+    latent and the output goes out through ``o_groups`` block-diagonal matrices of rank ``o_lora_rank``.
+    """
+
+    kind: Literal["compressed"] = "compressed"
+    heads: Dim
+    head_dim: Dim
+    rope_head_dim: Dim
+    q_lora_rank: Dim
+    o_groups: Dim
+    o_lora_rank: Dim
+    window: Dim
+    ratio: Size = 0
+    overlap: bool = False
+    indexer: Indexer | None = None
+
+    @model_validator(mode="after")
+    def _parts(self) -> Compressed:
+        if self.heads % self.o_groups:
+            raise ValueError(f"heads ({self.heads}) must be a multiple of o_groups ({self.o_groups})")
+        if not self.ratio and (self.overlap or self.indexer):
+            raise ValueError("overlap and indexer need compressed entries: a ratio above 0")
+        return self
+
+    @property
+    def cache_elements(self) -> int:
+        """Elements of one token of the window, or of one compressed entry: key and value are the same."""
+        return self.head_dim
+
+    @property
+    def series(self) -> int:
+        """Compressed series that a token is projected to: two where entries overlap."""
+        return 2 if self.overlap else 1
 
 
 class Dense(_Frozen):
@@ -122,6 +185,8 @@ class Moe(_Frozen):
     bias: bool = Field(False, description="biases in the experts (gpt-oss)")
     router_bias: bool = Field(False, description="bias in the router")
     correction_bias: bool = Field(False, description="a score correction an expert, used for choosing only (V3)")
+    hash_table: bool = Field(False, description="experts follow from the token's id, by a stored table (V4)")
+    latent_size: Dim | None = Field(None, description="experts work on a projection to so many features (Nemotron 3)")
 
     @model_validator(mode="after")
     def _topk(self) -> Moe:
@@ -130,8 +195,11 @@ class Moe(_Frozen):
         return self
 
 
-Attention = Annotated[Gqa | Mla, Field(discriminator="kind")]
-FeedForward = Annotated[Dense | Moe, Field(discriminator="kind")]
+Attention = Annotated[
+    Gqa | Mla | Compressed | Mamba2 | Mamba1 | GatedDelta | Kda | Lightning | ShortConv | NoMixer,
+    Field(discriminator="kind"),
+]
+FeedForward = Annotated[Dense | Moe | NoFfn, Field(discriminator="kind")]
 
 
 class Run(_Frozen):
@@ -145,9 +213,21 @@ class ExtraTensor(_Frozen):
     """A tensor that is not part of the language model's layers (vision tower, projector, stored buffer)."""
 
     name: str
-    role: Literal["vision", "projector", "buffer"]
+    role: Literal["vision", "projector", "buffer", "position", "norm", "hyper", "lm_head"]
     shape: tuple[Dim, ...]
     count: Dim = 1
+
+
+class LayerTensor(_Frozen):
+    """A tensor that every layer has beside its attention and feed-forward part: extra norms, scales, stream mixers.
+
+    ``hyper`` are the projections of hyper-connections, ``gate`` and ``out`` the two small matrices of an input that
+    each layer has of its own: both are multiplied with every token.
+    """
+
+    name: str
+    role: Literal["norm", "scale", "router", "hyper", "input_gate", "input_out"]
+    shape: tuple[Dim, ...]
 
 
 class Mtp(_Frozen):
@@ -155,7 +235,11 @@ class Mtp(_Frozen):
 
     layers: Dim = 1
     layer: str
+    more: tuple[str, ...] = Field((), description="further layers of a step, after ``layer`` (Nemotron 3)")
     own_embedding: bool = Field(False, description="the checkpoint stores embedding and head again")
+    own_head: bool = Field(False, description="the checkpoint stores the head again, the embedding not")
+    final_norm: bool = Field(True, description="a norm of its own before the head")
+    tensors: tuple[LayerTensor, ...] = Field((), description="what such a layer has besides (V4's stream mixer)")
 
 
 class Published(_Frozen):
@@ -212,11 +296,14 @@ class ModelSpec(_Frozen):
     max_context: Dim
     native_format: str = "bf16"
     native_16bit: tuple[str, ...] = Field((), description="roles that the native checkpoint leaves at 16 bits")
+    native_roles: dict[str, str] = Field({}, description="roles that the native checkpoint stores in another format")
     norm: Norm = Norm()
     attention: dict[str, Attention] = Field(min_length=1)
     ffn: dict[str, FeedForward] = Field(min_length=1)
     layers: tuple[Run, ...] = Field(min_length=1)
     mtp: Mtp | None = None
+    layer_tensors: tuple[LayerTensor, ...] = ()
+    streams: Dim = Field(1, description="residual streams (hyper-connections, DeepSeek V4)")
     extra_tensors: tuple[ExtraTensor, ...] = ()
     notes: str = ""
 
@@ -227,9 +314,17 @@ class ModelSpec(_Frozen):
             raise ValueError(f"is not a weight format; one of {', '.join(FORMATS)}")
         return name
 
+    @field_validator("native_roles")
+    @classmethod
+    def _role_formats_known(cls, roles: dict[str, str]) -> dict[str, str]:
+        for name in roles.values():
+            cls._format_known(name)
+        return roles
+
     @model_validator(mode="after")
     def _schedule_names(self) -> ModelSpec:
-        names = [layer for run in self.layers for layer in run.pattern] + ([self.mtp.layer] if self.mtp else [])
+        names = [layer for run in self.layers for layer in run.pattern]
+        names += [self.mtp.layer, *self.mtp.more] if self.mtp else []
         for layer in names:
             attention, _, ffn = layer.partition("/")
             if attention not in self.attention or ffn not in self.ffn:

@@ -23,12 +23,14 @@ def tensor_format(t: Tensor, fmt: str | Format) -> Format:
     """The format that the recipe gives a tensor: ``fmt``, or 16 bits where it is left alone.
 
     A tensor that the model's native checkpoint leaves at 16 bits in that format is left so here too: the attention of
-    gpt-oss in ``mxfp4``.
+    gpt-oss in ``mxfp4``. Likewise what it stores in another format: all but the experts of DeepSeek V4.
     """
     fmt = weight_format(fmt)
     if is_plain(fmt):
         return fmt
-    return fmt if t.quantizable and t.kept_in != fmt.name else FORMATS["bf16"]
+    if t.quantizable and t.kept_in == fmt.name:
+        return FORMATS[t.kept_as]
+    return fmt if t.quantizable else FORMATS["bf16"]
 
 
 def tensor_bytes(t: Tensor, fmt: str | Format) -> float:

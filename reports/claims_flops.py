@@ -9,8 +9,7 @@ from perfmodel.modelspecs.load import MODELS, model
 from perfmodel.modelspecs.schema import Dense, Gqa, Mla, ModelSpec, Moe
 from perfmodel.modelspecs.tensors import tensors
 from perfmodel.reports.claims import Line, claim
-from perfmodel.roofline.critical import crossovers
-from perfmodel.roofline.flops import flops_per_token, layer_work, op_share, role_share, textbook_model
+from perfmodel.roofline.flops import crossovers, flops_per_token, layer_work, op_share, role_share, textbook_model
 from perfmodel.roofline.step import decode, prefill
 
 #: The chapter's models by the names it prints.

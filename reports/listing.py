@@ -82,6 +82,29 @@ def params_text(found: dict[str, Any], fmt: str) -> str:
     """A model's counts: totals, by role, and KV-cache bytes by context."""
     if fmt == "csv":
         return render([_flat(found)], [Column(key, key) for key in _flat(found)], fmt)
+    stored = _stored_text(found, fmt) if "by_type" in found else ""
+    return stored if "by_role" not in found else stored + ("\n" if stored else "") + _counts_text(found, fmt)
+
+
+_STORED = (
+    Column("type", "stored as"), Column("tensors", "tensors"), Column("elements", "elements"),
+    Column("bytes", "bytes", "B"), Column("bits_per_weight", "bits an element"),
+)  # fmt: skip
+
+
+def _stored_text(found: dict[str, Any], fmt: str) -> str:
+    rows = [{"type": name, **sums} for name, sums in found["by_type"].items()]
+    size, bits = found["bytes"], found["bits_per_weight"]
+    heading = f"{found['name']}: {found['tensors']:,} tensors in {found['files']} {found['format']} file(s), " + (
+        f"{gb(size)} = {gib(size)}" + (f", {bits:.3f} bits a weight" if bits else "")
+    )
+    notes = [note for note in (found.get("problem"), *found.get("notes", ())) if note]
+    if found.get("agrees"):
+        notes.append("every stored tensor is one that the model's description has, and none is missing")
+    return render(rows, _STORED, fmt, heading, notes + list(found.get("differences", ()))[:10])
+
+
+def _counts_text(found: dict[str, Any], fmt: str) -> str:
     total = found["total_params"]
     roles = [
         {"role": role, "params": count, "share": count / total}
@@ -107,14 +130,16 @@ def _params_notes(found: dict[str, Any]) -> list[str]:
     contexts = list(found["kv_bytes"].items())
     shown = contexts[:: max(len(contexts) // 4, 1)]
     cache = ", ".join(f"{int(context):,} tokens {gib(size)}" for context, size in shown)
-    return [
+    notes = [
         f"{found['layers']} layers, {found['heads']}, hidden size {found['hidden_size']:,}, "
         f"vocabulary {found['vocab_size']:,}",
         f"weights: {weights} (GB = 10^9, GiB = 2^30 bytes)",
         f"KV cache at 16 bits: {found['kv_bytes_per_token']:,.0f} bytes a token at long contexts; {cache}",
+        f"recurrent state: {gib(found['state_bytes'])} a sequence, whatever its length" if found["state_bytes"] else "",
         "total: vision parts included, MTP layers and stored buffers not (a checkpoint holds "
         f"{found['checkpoint_params']:,} elements); active: without unchosen experts and input embedding",
     ]
+    return [note for note in notes if note]
 
 
 def _flat(found: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from perfmodel.modelspecs.schema import ModelSpec
 from perfmodel.roofline.memory import Memory, memory, remedies
 from perfmodel.roofline.phases import OpResult, Phase, decode_phase, pipeline_factor, prefill_phase
 from perfmodel.roofline.setup import Setup, setup
-from perfmodel.roofline.step import check_number
+from perfmodel.roofline.step import check_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,6 +62,21 @@ class Analysis:
             return ""
         hints = f"; {' or '.join(self.remedies)} would fit" if self.remedies else "; no option tried would fit"
         return f"{self.setup.model.title} {self.memory.sentence()}: its times are hypothetical{hints}"
+
+    @property
+    def ttft_s(self) -> float:
+        """Bound of the time to first token: prefill of the whole batch through all pipeline stages. [s]"""
+        return float(self.prefill.time.bound) * pipeline_factor(self.setup, self.batch)
+
+    @property
+    def tpot_s(self) -> float:
+        """Bound of the time per output token after the first: the mean decode step. [s]"""
+        return float(self.decode.time.bound)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output tokens of the deployment a second: ``batch x output / (ttft + (output - 1) tpot)``, at most."""
+        return self.batch * self.output_tokens / (self.ttft_s + (self.output_tokens - 1) * self.tpot_s)
 
     def rows(self) -> list[dict[str, Any]]:
         """One row an operator and phase, in SI units."""
@@ -151,7 +166,7 @@ def analyze(
     10.4
     """
     for name, value in (("batch", batch), ("input", input), ("output", output)):
-        check_number(name, value)
+        check_whole(name, value)
     ready = setup(model, gpu, **plan)
     need = memory(ready.model, ready.gpu, ready.plan, batch, input + output, batch * input)
     hints: tuple[str, ...] = ()
@@ -220,7 +235,4 @@ def estimate(model: str | ModelSpec, gpu: str | Gpu, **options: Any) -> Estimate
         raise DoesNotFit(
             f"{a.setup.model.title} on {a.setup.words()} {a.memory.sentence()}{hints}", a.memory.needed, a.memory.usable
         )
-    ttft = float(a.prefill.time.bound) * pipeline_factor(a.setup, a.batch)
-    tpot = float(a.decode.time.bound)
-    rate = a.batch * a.output_tokens / (ttft + (a.output_tokens - 1) * tpot)
-    return Estimate(ttft, tpot, rate, a)
+    return Estimate(a.ttft_s, a.tpot_s, a.tokens_per_s, a)

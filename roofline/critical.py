@@ -1,4 +1,4 @@
-"""Where the limiter changes: critical batch sizes, and the lengths at which attention passes the linear layers."""
+"""Where the limiter changes: the batch sizes at which a decode step turns compute-bound."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import numpy as np
 
 from perfmodel.base.num import Num
 from perfmodel.hwspecs.schema import Gpu
-from perfmodel.modelspecs.load import model as load_model
 from perfmodel.modelspecs.schema import ModelSpec
 from perfmodel.roofline.cost import Cost
 from perfmodel.roofline.graph import graph
-from perfmodel.roofline.op import Op
+from perfmodel.roofline.op import LINEAR_KINDS, Op
 from perfmodel.roofline.setup import Setup, setup
-from perfmodel.roofline.step import Plan, Step, decode, prefill
+from perfmodel.roofline.step import Step, decode
 from perfmodel.roofline.times import HBM, Rates
 
 #: A batch or length beyond this is called infinite.
@@ -85,10 +84,10 @@ def critical_batch(
     [295]
     """
     ready = setup(model, gpu, **plan)  # type: ignore[arg-type]
-    linear = _first(lambda b: _balance(ready, decode(b, 1.0), _is_linear, False))
+    linear = first_root(lambda b: _balance(ready, decode(b, 1.0), _linear, False))
 
     def whole_step(tokens: float) -> float:
-        return _first(lambda b: _balance(ready, decode(b, tokens), _any, include_activations))
+        return first_root(lambda b: _balance(ready, decode(b, tokens), _any, include_activations))
 
     contexts: list[float] = np.atleast_1d(np.asarray(context, dtype=np.float64)).tolist()
     return [CriticalBatch(c, linear, whole_step(c)) for c in contexts]
@@ -106,15 +105,15 @@ def compute_bound_context(model: str | ModelSpec, gpu: str | Gpu, **plan: object
         memory, compute = _seconds(ready, decode(huge, context), _any, False)
         return memory - compute
 
-    return _first(surplus)
+    return first_root(surplus)
 
 
 def _any(op: Op) -> bool:
     return True
 
 
-def _is_linear(op: Op) -> bool:
-    return op.kind in ("gemm", "grouped_gemm", "gemm_per_head")
+def _linear(op: Op) -> bool:
+    return op.kind in LINEAR_KINDS
 
 
 def _seconds(ready: Setup, step: Step, keep: Callable[[Op], bool], activations: bool) -> tuple[Num, Num]:
@@ -136,7 +135,7 @@ def _balance(ready: Setup, step: Step, keep: Callable[[Op], bool], activations: 
     return compute - memory
 
 
-def _first(function: Callable[[Num], Num]) -> float:
+def first_root(function: Callable[[Num], Num]) -> float:
     """Smallest x in [1, FAR] where a function reaches 0 from below (scan, bisection); infinite where it never does."""
     grid = np.geomspace(1.0, FAR, 801)
     above = np.nonzero(np.broadcast_to(np.asarray(function(grid)), grid.shape) >= 0)[0]
@@ -153,59 +152,3 @@ def _first(function: Callable[[Num], Num]) -> float:
         else:
             low = middle
     return high
-
-
-@dataclass(frozen=True)
-class Crossovers:
-    """Prompt lengths at which attention's score FLOPs pass other work in prefill; infinite where never. [tokens]
-
-    Attributes
-    ----------
-    ffn : float
-        Scores (QK^T and PV) pass the feed-forward layers.
-    linear : float
-        Scores pass all linear work of the layers.
-    ffn_with_projections : float
-        Scores and attention's projections together pass the feed-forward layers.
-    causal : bool
-        Whether only the needed half of the scores is counted.
-    """
-
-    ffn: float
-    linear: float
-    ffn_with_projections: float
-    causal: bool
-
-
-#: GEMMs of the feed-forward part, by name; the other GEMMs of a layer are attention's projections.
-_FFN = ("gate_up_proj", "up_proj", "down_proj", "router")
-
-
-def crossovers(model: str | ModelSpec, causal: bool = True) -> Crossovers:
-    """Lengths at which attention passes the feed-forward layers, all linear work, and with projections counted to it.
-
-    For multi-head attention and SwiGLU of 8/3 d, not causal: 4 d, 6 d and 2 d; causal: twice that (less a token).
-    """
-    spec = load_model(model)
-
-    def flops(length: Num) -> tuple[Num, Num, Num]:
-        scores: Num = 0.0
-        ffn: Num = 0.0
-        projections: Num = 0.0
-        for op in graph(spec, prefill(1.0, length), Plan()):
-            work = op.cost().matrix_flops
-            if op.kind in ("attention", "mla"):
-                scores = scores + (work if causal else work * 2 * length / (length + 1))
-            elif _is_linear(op) and op.layer:
-                if op.name.removeprefix("shared_") in _FFN or op.name.startswith("experts_"):
-                    ffn = ffn + work
-                else:
-                    projections = projections + work
-        return scores, ffn, projections
-
-    def passes(combine: Callable[[Num, Num, Num], Num]) -> float:
-        return _first(lambda length: combine(*flops(length)))
-
-    return Crossovers(
-        passes(lambda s, f, p: s - f), passes(lambda s, f, p: s - f - p), passes(lambda s, f, p: s + p - f), causal
-    )

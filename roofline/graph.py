@@ -13,7 +13,8 @@ import numpy as np
 
 from perfmodel.base.num import Num
 from perfmodel.modelspecs.schema import LayerClass, ModelSpec
-from perfmodel.modelspecs.tensors import Tensor
+from perfmodel.modelspecs.sizes import tensor_format
+from perfmodel.modelspecs.tensors import Tensor, norm_names
 from perfmodel.roofline import collectives, ops
 from perfmodel.roofline.op import Input, Op
 from perfmodel.roofline.sharding import layer_tensors, outer_tensors, stored_bytes
@@ -52,8 +53,13 @@ class Site:
         """The GEMM of one or more matrices with the same input, fused."""
         parts = [t for role in roles for t in self.tensors.get(role, [])]
         matrices = [t for t in parts if len(t.shape) == 2]
-        math = self.plan.linear_math if all(t.quantizable for t in matrices) else self.plan.dense_math
-        act = self.plan.activation_bytes if math == self.plan.linear_math else self.plan.act_bytes
+        formats = [tensor_format(t, self.plan.weights) for t in matrices]
+        plan, math = self.plan, self.plan.dense_math
+        if all(fmt is plan.weights for fmt in formats):
+            math = plan.linear_math
+        elif all(fmt.group is not None for fmt in formats):  # stored with scales, in another format than the rest
+            math = plan.other_math
+        act = {plan.linear_math: plan.activation_bytes, "fp8": 1.0}.get(math, plan.act_bytes)
         return self.op(
             name, "gemm", ops.gemm,
             m=self.tokens if rows is None else rows, n=float(sum(t.shape[0] for t in matrices)),
@@ -77,11 +83,9 @@ class Site:
             size = self.tokens * self.model.hidden_size * self.plan.act_bytes
             yield self.op(
                 name, "collective", collectives.all_reduce,
-                size=size, ranks=float(self.plan.tp), link=self.topology.tp, in_network=self._in_network(),
+                size=size, ranks=float(self.plan.tp), link="scale_up", in_network=self.topology.in_network,
+                inside=self.topology.inside("tp", float(self.plan.tp)),
             )  # fmt: skip
-
-    def _in_network(self) -> bool:
-        return self.topology.in_network and self.topology.tp == "scale_up"
 
 
 def graph(model: ModelSpec, step: Step, plan: Plan, topology: Topology | None = None) -> list[Op]:
@@ -98,6 +102,7 @@ def graph(model: ModelSpec, step: Step, plan: Plan, topology: Topology | None = 
         From ``place``; needed when there are several GPUs.
     """
     from perfmodel.roofline.graph_attention import attention_ops
+    from perfmodel.roofline.graph_compressed import layer_extra_ops
     from perfmodel.roofline.graph_ffn import ffn_ops
 
     topology = topology or Topology()
@@ -106,7 +111,10 @@ def graph(model: ModelSpec, step: Step, plan: Plan, topology: Topology | None = 
     for layer in model.layer_classes:
         site = Site(model, step, plan, topology, layer_tensors(model, layer, plan), layer)
         d = site.tokens * model.hidden_size
-        found.append(site.pass_over("norm", d, 2, 2, 5, times=float(model.norm.per_layer)))
+        norms = len(norm_names(model.norm, layer)) + sum(t.role == "norm" for t in model.layer_tensors)
+        streams = 2.0 if model.streams == 1 else 1.0  # the residual too; several are mixed by themselves
+        found.append(site.pass_over("norm", d, streams, streams, 5, times=float(norms)))
+        found += layer_extra_ops(site)
         found += attention_ops(site)
         found += ffn_ops(site)
     found += _exit(outer)
@@ -119,20 +127,44 @@ def _entry(site: Site) -> Iterator[Op]:
         tokens=site.tokens, d=float(site.model.hidden_size), weight_bytes=site.plan.act_bytes,
         act_bytes=site.plan.act_bytes,
     )  # fmt: skip
+    for t in site.tensors.get("position", []):  # learned positions, tables of further inputs: one row a token
+        yield site.op(
+            "position_embedding", "embedding", ops.embedding,
+            tokens=site.tokens, d=float(t.shape[1]), weight_bytes=site.plan.act_bytes, act_bytes=site.plan.act_bytes,
+        )  # fmt: skip
+    if "hyper" in site.tensors and site.model.streams == 1:
+        yield site.linear("input_proj", ("hyper",))
     yield from site.all_reduce("embedding_all_reduce")
 
 
 def _exit(site: Site) -> Iterator[Op]:
     rows = site.batch * site.step.logits
     vocab, plan = float(site.model.vocab_size), site.plan
-    if plan.pp > 1:
-        size = site.tokens * site.model.hidden_size * plan.act_bytes
-        yield site.op("pipeline_send", "collective", collectives.send, plan.pp - 1.0, size=size, link=site.topology.pp)
+    yield from _sends(site)
+    if site.model.streams > 1:
+        yield site.linear("stream_head", ("hyper",), rows)
+        every = rows * site.model.hidden_size * site.model.streams
+        yield site.pass_over("stream_collapse", every, 1, 1 / site.model.streams, 2)
     yield site.pass_over("final_norm", rows * site.model.hidden_size, 2, 1, 5)
     yield site.linear("lm_head", ("lm_head",), rows)
     if plan.tp > 1:
         yield site.op(
             "logits_all_gather", "collective", collectives.all_gather,
-            size=rows * vocab * plan.act_bytes, ranks=float(plan.tp), link=site.topology.tp,
+            size=rows * vocab * plan.act_bytes, ranks=float(plan.tp), link="scale_up",
+            inside=site.topology.inside("tp", float(plan.tp)),
         )  # fmt: skip
     yield site.op("sampling", "sampling", ops.sampling, rows=rows, vocab=vocab, act_bytes=plan.act_bytes)
+
+
+def _sends(site: Site) -> Iterator[Op]:
+    """Activations handed from stage to stage: within a domain, and over the network where a border crosses it."""
+    plan, crossings = site.plan, site.topology.crossings
+    size = site.tokens * site.model.hidden_size * plan.act_bytes
+    for name, link, times in (
+        ("pipeline_send", "scale_up", plan.pp - 1 - crossings),
+        ("pipeline_send_out", "scale_out", crossings),
+    ):
+        if times:
+            yield site.op(
+                name, "collective", collectives.send, float(times), size=size, ranks=float(plan.tp), link=link
+            )  # fmt: skip

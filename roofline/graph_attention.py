@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from perfmodel.modelspecs.schema import Gqa, Mla
+from perfmodel.modelspecs.schema import Compressed, Gqa, Mla
+from perfmodel.modelspecs.schema_recurrent import NoMixer, Recurrent
 from perfmodel.roofline import attention, ops
 from perfmodel.roofline.graph import Site
+from perfmodel.roofline.graph_compressed import compressed_ops
+from perfmodel.roofline.graph_recurrent import recurrent_ops
 from perfmodel.roofline.op import Op
 from perfmodel.roofline.sharding import stored_bytes
 
@@ -16,8 +19,19 @@ def attention_ops(site: Site) -> Iterator[Op]:
     """Projections, norms, rotary, cache write, attention, output projection and its all-reduce."""
     assert site.layer is not None
     a = site.layer.attention
-    yield from _gqa(site, a) if isinstance(a, Gqa) else _mla(site, a)
+    if isinstance(a, NoMixer):
+        return
+    if isinstance(a, Recurrent):
+        yield from recurrent_ops(site, a)
+        yield from site.all_reduce("mixer_all_reduce")
+        return
+    if isinstance(a, Compressed):
+        yield from compressed_ops(site, a)
+    else:
+        yield from _gqa(site, a) if isinstance(a, Gqa) else _mla(site, a)
     yield site.linear("o_proj", ("o_proj",))
+    if isinstance(a, Gqa) and a.beside:
+        yield from recurrent_ops(site, a.beside)
     yield from site.all_reduce("attention_all_reduce")
 
 
@@ -25,18 +39,22 @@ def _gqa(site: Site, a: Gqa) -> Iterator[Op]:
     plan, step, m = site.plan, site.step, site.tokens
     heads, kv_heads = float(ceil(a.heads / plan.tp)), float(ceil(a.kv_heads / plan.tp))
     yield site.linear("qkv_proj", ("q_proj", "k_proj", "v_proj"))
+    if a.head_gate:
+        yield site.linear("head_gate_proj", ("head_gate",))
+    rows = m * (heads + (0.0 if a.shared_kv else kv_heads)) * a.head_dim
     if a.qk_norm != "none":
-        yield site.pass_over("qk_norm", m * (heads + kv_heads) * a.head_dim, 1, 1, 4)
+        yield site.pass_over("qk_norm", rows, 1, 1, 4)
     if a.rope:
-        yield site.pass_over("rope", m * (heads + kv_heads) * a.head_dim, 1, 1, 3)
-    yield _cache_write(site, kv_heads * (a.head_dim + a.value_dim))
+        yield site.pass_over("rope", rows, 1, 1, 3)
+    if not a.shared_kv:  # an earlier layer wrote them
+        yield _cache_write(site, kv_heads * (a.head_dim + a.value_dim))
     yield site.op(
         "attention", "attention", attention.gqa,
         batch=site.batch, heads=heads, kv_heads=kv_heads, qk_dim=float(a.head_dim), v_dim=float(a.value_dim),
         q=step.q, kv=step.kv, kv_bytes=plan.kv.bits / 8, act_bytes=plan.act_bytes, math=plan.attention_math,
         window=_optional(a.window), sinks=float(a.sink_tokens), chunk=_optional(a.chunk),
     )  # fmt: skip
-    if a.output_gate:
+    if a.output_gate or a.head_gate:
         yield site.pass_over("attention_gate", m * heads * a.value_dim, 2, 1, 2, 1)
 
 
@@ -64,7 +82,7 @@ def _mla(site: Site, a: Mla) -> Iterator[Op]:
     yield _cache_write(site, float(a.cache_elements))
     if a.indexer:
         yield from _indexer(site, a)
-    if site.step.absorbed or a.indexer:
+    if site.step.absorbed or a.topk:
         yield from _absorbed(site, a, heads)
     else:
         yield from _expanded(site, a, heads)
@@ -94,7 +112,7 @@ def _absorbed(site: Site, a: Mla, heads: float) -> Iterator[Op]:
         "attention", "mla", attention.mla,
         batch=site.batch, heads=heads, latent=latent, rope=float(a.qk_rope_head_dim), q=step.q, kv=step.kv,
         kv_bytes=plan.kv.bits / 8, act_bytes=plan.act_bytes, math=plan.attention_math,
-        topk=_optional(a.indexer.topk if a.indexer else None),
+        topk=_optional(a.topk),
     )  # fmt: skip
     yield site.op(
         "v_up", "gemm_per_head", attention.batched_per_head,

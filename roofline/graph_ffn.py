@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from perfmodel.base.num import Num
 from perfmodel.modelspecs.schema import Dense, Moe
+from perfmodel.modelspecs.schema_recurrent import NoFfn
 from perfmodel.modelspecs.tensors import Tensor
 from perfmodel.roofline import collectives, ops
 from perfmodel.roofline.graph import Site
@@ -17,6 +18,8 @@ def ffn_ops(site: Site) -> Iterator[Op]:
     """The feed-forward operators and the all-reduce that ends them."""
     assert site.layer is not None
     f = site.layer.ffn
+    if isinstance(f, NoFfn):
+        return
     if isinstance(f, Dense):
         yield from _mlp(site, "", "ffn", f.intermediate_size / site.plan.tp, f.gated)
         yield from site.all_reduce("ffn_all_reduce")
@@ -32,13 +35,15 @@ def _mlp(site: Site, prefix: str, role: str, width: float, gated: bool) -> Itera
 
 
 def _moe(site: Site, f: Moe) -> Iterator[Op]:
-    plan, d = site.plan, float(site.model.hidden_size)
+    plan, d = site.plan, float(f.latent_size or site.model.hidden_size)
     group = plan.dp if plan.ep > 1 else 1  # expert parallelism pools the tokens of all data-parallel ranks
     exchange = plan.ep > 1 and plan.dp > 1
     routed, local = site.tokens * group, f.experts / plan.ep
     rows, width = routed * f.experts_per_token * (local / f.experts), f.intermediate_size / plan.expert_tp
     yield site.linear("router", ("router",))
     yield site.pass_over("topk", site.tokens * f.experts, 1, 0, 3, 1)
+    if f.latent_size:
+        yield site.linear("latent_in_proj", ("latent_in",))
     if exchange:
         yield _exchange(site, "dispatch", f, plan.activation_bytes)
     for name, roles in _expert_matrices(f):
@@ -52,7 +57,11 @@ def _moe(site: Site, f: Moe) -> Iterator[Op]:
     )  # fmt: skip
     if exchange:
         yield _exchange(site, "return", f, plan.act_bytes)
+    if f.latent_size:  # of a rank's share of the sum: the projection is linear
+        yield site.linear("latent_out_proj", ("latent_out",))
     if f.shared_intermediate_size:
+        if f.shared_gate:
+            yield site.linear("shared_router", ("shared_router",))
         yield from _mlp(site, "shared_", "shared_expert", f.shared_intermediate_size / plan.tp, f.gated)
     yield from site.all_reduce("ffn_all_reduce")
 
@@ -80,5 +89,6 @@ def _exchange(site: Site, name: str, f: Moe, row_bytes: float) -> Op:
     return site.op(
         f"experts_{name}", "collective", collectives.expert_exchange,
         tokens=site.tokens / plan.tp, chosen=float(f.experts_per_token), ranks=float(plan.ep),
-        row_bytes=site.model.hidden_size * row_bytes, link=site.topology.ep,
+        row_bytes=(f.latent_size or site.model.hidden_size) * row_bytes, link="scale_up",
+        inside=site.topology.inside("ep", float(plan.ep)),
     )  # fmt: skip

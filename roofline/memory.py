@@ -8,10 +8,10 @@ from math import ceil
 from perfmodel.base.errors import UsageError
 from perfmodel.base.units import gib
 from perfmodel.hwspecs.schema import Gpu
-from perfmodel.modelspecs.counts import cache_bytes_per_token, held_tokens
+from perfmodel.modelspecs.counts import cache_bytes_per_token, compressed_bytes_per_token, held_tokens
 from perfmodel.modelspecs.formats import FORMATS, Format
-from perfmodel.modelspecs.schema import Gqa, ModelSpec
-from perfmodel.roofline.sharding import rank_weight_bytes
+from perfmodel.modelspecs.schema import Gqa, LayerClass, ModelSpec
+from perfmodel.roofline.sharding import layers_in, rank_state_bytes, stage_layers, stage_weight_bytes
 from perfmodel.roofline.step import Plan, make_plan
 
 
@@ -22,7 +22,7 @@ class Memory:
     Attributes
     ----------
     weights, kv : float
-        Weights, and the KV cache of all sequences at their full length.
+        Weights, and the KV cache of all sequences at their full length with their recurrent states.
     activations : float
         The largest two activation tensors of a step.
     usable : float
@@ -53,20 +53,42 @@ class Memory:
         )
 
 
-def rank_kv_bytes(model: ModelSpec, plan: Plan, batch: float, context: float) -> float:
+def rank_token_bytes(layer: LayerClass, plan: Plan) -> float:
+    """Bytes that a kept token occupies in one layer's cache on one rank.
+
+    KV heads are cut by tensor parallelism down to one whole head; a latent cache is held whole by every rank.
+    """
+    a = layer.attention
+    share = ceil(a.kv_heads / plan.tp) / a.kv_heads if isinstance(a, Gqa) else 1.0
+    return share * cache_bytes_per_token(layer, plan.kv)
+
+
+def rank_kv_bytes(model: ModelSpec, plan: Plan, batch: float, context: float, stage: int | None = None) -> float:
     """KV cache on one rank for ``batch`` sequences of ``context`` tokens. [bytes]
 
-    KV heads are cut by tensor parallelism down to one whole head; a latent cache is held whole by every rank. Sequences
-    are spread over data-parallel ranks, layers over pipeline stages.
+    Sequences are spread over data-parallel ranks, layers over pipeline stages; a rank's share of a token is
+    ``rank_token_bytes``.
+
+    Parameters
+    ----------
+    stage : int, optional
+        Pipeline stage, 0 to ``plan.pp - 1``; the fullest one when left out.
     """
-    total = 0.0
+    stages = stage_layers(model.num_layers, plan.pp)
+    if stage is not None:
+        stages = [stages[stage]]
+    totals = [0.0] * len(stages)
     for layer in model.layer_classes:
-        a = layer.attention
-        share = ceil(a.kv_heads / plan.tp) / a.kv_heads if isinstance(a, Gqa) else 1.0
-        held = float(held_tokens(layer, context))
-        total += layer.count * share * cache_bytes_per_token(layer, plan.kv) * held
-    stage = ceil(model.num_layers / plan.pp) / model.num_layers
-    return total * stage * ceil(batch / plan.dp)
+        one = rank_token_bytes(layer, plan) * float(held_tokens(layer, context))
+        one += compressed_bytes_per_token(layer, plan.kv) * context
+        totals = [total + layers_in(layer, here) * one for total, here in zip(totals, stages, strict=True)]
+    return max(totals) * ceil(batch / plan.dp)
+
+
+def rank_cache_bytes(model: ModelSpec, plan: Plan, batch: float, context: float, stage: int) -> float:
+    """What ``batch`` sequences leave on one rank: their KV cache and their recurrent states. [bytes]"""
+    states = rank_state_bytes(model, plan, stage) * ceil(batch / plan.dp)
+    return rank_kv_bytes(model, plan, batch, context, stage) + states
 
 
 def memory(model: ModelSpec, gpu: Gpu, plan: Plan, batch: float, context: float, step_tokens: float) -> Memory:
@@ -82,8 +104,14 @@ def memory(model: ModelSpec, gpu: Gpu, plan: Plan, batch: float, context: float,
     )
     tokens = min(step_tokens, 8192.0)
     activations = tokens * (widest + 2 * model.hidden_size) * plan.act_bytes
-    kv = rank_kv_bytes(model, plan, batch, context)
-    return Memory(rank_weight_bytes(model, plan), kv, activations, gpu.usable_memory)
+    weights, kv = max(
+        (
+            (stage_weight_bytes(model, plan, stage), rank_cache_bytes(model, plan, batch, context, stage))
+            for stage in range(plan.pp)
+        ),
+        key=sum,
+    )
+    return Memory(weights, kv, activations, gpu.usable_memory)
 
 
 def remedies(model: ModelSpec, gpu: Gpu, plan: Plan, batch: float, context: float, tokens: float) -> list[str]:

@@ -12,6 +12,12 @@ from perfmodel.roofline.cost import Cost
 
 Input = Num | str | None
 
+#: Kinds whose time is weights against FLOPs: the linear layers.
+LINEAR_KINDS = ("gemm", "grouped_gemm", "gemm_per_head")
+
+#: Kinds that multiply queries with keys.
+SCORE_KINDS = ("attention", "mla")
+
 
 @dataclass(frozen=True, eq=False)
 class Op:

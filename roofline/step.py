@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -11,9 +13,19 @@ from perfmodel.base.num import Num
 from perfmodel.hwspecs.schema import Gpu
 from perfmodel.modelspecs.formats import Format, kv_format, weight_format
 from perfmodel.modelspecs.schema import Gqa, ModelSpec, Moe
+from perfmodel.modelspecs.schema_recurrent import NoMixer, Recurrent
 
 #: Above this a batch, a length or a degree of parallelism is a slip of the pen.
-LIMITS = {"batch": 10**7, "input": 10**8, "output": 10**8, "tp": 4096, "pp": 4096, "ep": 65536, "dp": 65536}
+LIMITS = {
+    "batch": 10**7,
+    "input": 10**8,
+    "output": 10**8,
+    "context": 10**8,
+    "tp": 4096,
+    "pp": 4096,
+    "ep": 65536,
+    "dp": 65536,
+}
 
 
 @dataclass(frozen=True)
@@ -82,6 +94,8 @@ class Plan:
         Number formats in which the matrix units compute; chosen from the GPU by ``make_plan``.
     act_bytes : float
         Bytes of an activation element.
+    other_math : str
+        Number format for the matrices that a checkpoint stores in another format than the rest (DeepSeek V4).
     """
 
     tp: int = 1
@@ -94,6 +108,7 @@ class Plan:
     attention_math: str = "bf16"
     dense_math: str = "bf16"
     act_bytes: float = 2.0
+    other_math: str = "bf16"
 
     @property
     def gpus(self) -> int:
@@ -126,7 +141,7 @@ def choose_math(fmt: Format, gpu: Gpu) -> str:
     raise UsageError(f"{gpu.name} computes in none of {formats}, which {fmt.name} needs; choose another format")
 
 
-def check_number(name: str, value: Num, least: float = 1.0) -> None:
+def check_number(name: str, value: object, least: float = 1.0) -> None:
     """Refuse what is not finite, too small or absurd.
 
     Raises
@@ -134,11 +149,26 @@ def check_number(name: str, value: Num, least: float = 1.0) -> None:
     UsageError
         With the value and the limit.
     """
-    array = np.asarray(value, dtype=np.float64)
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f"{name} must be a number, not {str(value)[:40]!r}") from error
     most = LIMITS.get(name, 10**12)
     bad = array[~((array >= least) & (array <= most))]
     if bad.size:
         raise UsageError(f"{name} must be between {least:g} and {most:g}, not {bad.flat[0]:g}")
+
+
+def check_whole(name: str, value: float) -> None:
+    """Refuse what is not a whole number within the limits of ``name``.
+
+    Raises
+    ------
+    UsageError
+    """
+    check_number(name, value)
+    if np.ndim(value) or value != int(value):
+        raise UsageError(f"{name} must be a whole number, not {str(value)[:40]}")
 
 
 def make_plan(
@@ -147,19 +177,20 @@ def make_plan(
 ) -> Plan:  # fmt: skip
     """Check the degrees of parallelism against the model and choose the arithmetic from the GPU.
 
+    ``other_math`` is that of the first format of ``native_roles``: no checkpoint has more than one.
+
     Raises
     ------
     UsageError
         For a degree that does not divide what it cuts. Fewer KV heads than ranks are replicated, as engines do.
     """
     for name, value in (("tp", tp), ("pp", pp), ("ep", ep), ("dp", dp)):
-        check_number(name, float(value))
-        if value != int(value):
-            raise UsageError(f"{name} must be a whole number, not {value}")
+        check_whole(name, value)
     stored, cache = weight_format(weights or model.native_format), kv_format(kv)
     plan = Plan(
-        tp, pp, ep, dp, stored, cache, choose_math(stored, gpu), choose_math(cache, gpu),
+        int(tp), int(pp), int(ep), int(dp), stored, cache, choose_math(stored, gpu), choose_math(cache, gpu),
         choose_math(weight_format("bf16"), gpu), 4.0 if stored.name == "fp32" else 2.0,
+        choose_math(weight_format(next(iter(model.native_roles.values()), "bf16")), gpu),
     )  # fmt: skip
     _check_cuts(model, plan)
     return plan
@@ -168,34 +199,58 @@ def make_plan(
 def _check_cuts(model: ModelSpec, plan: Plan) -> None:
     if plan.pp > model.num_layers:
         raise UsageError(f"pp {plan.pp} is above the {model.num_layers} layers of {model.name}; use at most that")
-    experts = [f for f in model.ffn.values() if isinstance(f, Moe)]
     if plan.ep > 1:
-        if not experts:
+        if not any(isinstance(f, Moe) for f in model.ffn.values()):
             raise UsageError(f"ep {plan.ep}: {model.name} has no experts; leave ep at 1")
         if (plan.tp * plan.dp) % plan.ep:
-            raise UsageError(f"ep {plan.ep} must divide tp x dp = {plan.tp * plan.dp}")
+            raise UsageError(f"ep {plan.ep} must divide tp x dp = {plan.tp * plan.dp}; {_allowed('ep', model, plan)}")
+    if problem := _misfit(model, plan):
+        name, text = problem
+        raise UsageError(f"{text} of {model.name}; {_allowed(name, model, plan)}")
+
+
+def _misfit(model: ModelSpec, plan: Plan) -> tuple[str, str] | None:
+    """The first degree that does not divide what it cuts, by name and in words."""
+    return next(((name, text) for name, size, degree, text in _cuts(model, plan) if size % degree), None)
+
+
+def _cuts(model: ModelSpec, plan: Plan) -> Iterator[tuple[str, int, int, str]]:
+    """What is cut: the degree's name, a size, the number that must divide it, and what to say when it does not."""
+    tp, ep, parts = plan.tp, plan.ep, plan.expert_tp
     for a in model.attention.values():
-        _divides("tp", plan.tp, a.heads, "attention heads", model)
-        if isinstance(a, Gqa) and plan.tp > a.kv_heads and plan.tp % a.kv_heads:
-            what = f"tp {plan.tp} is no multiple of the {a.kv_heads} KV heads of {model.name}"
-            raise UsageError(f"{what}; {_degrees(a.heads)}")
-        if isinstance(a, Gqa) and plan.tp <= a.kv_heads:
-            _divides("tp", plan.tp, a.kv_heads, "KV heads", model)
+        mixer = a.beside if isinstance(a, Gqa) else a
+        if isinstance(mixer, Recurrent):
+            yield from _mixer_cuts(mixer, tp)
+        if isinstance(a, Recurrent | NoMixer):
+            continue
+        yield "tp", a.heads, tp, f"tp {tp} does not divide the {a.heads} attention heads"
+        if isinstance(a, Gqa) and tp <= a.kv_heads:
+            yield "tp", a.kv_heads, tp, f"tp {tp} does not divide the {a.kv_heads} KV heads"
+        elif isinstance(a, Gqa):  # whole copies, an equal number of each
+            yield "tp", tp, a.kv_heads, f"tp {tp} is not a multiple of the {a.kv_heads} KV heads"
     for f in model.ffn.values():
-        if isinstance(f, Moe):
-            _divides("ep", plan.ep, f.experts, "experts", model)
-            _divides("tp", plan.expert_tp, f.intermediate_size, "expert features", model)
-            if f.shared_intermediate_size:
-                _divides("tp", plan.tp, f.shared_intermediate_size, "shared-expert features", model)
-        else:
-            _divides("tp", plan.tp, f.intermediate_size, "feed-forward features", model)
+        if not isinstance(f, Moe):  # 0 of none, which everything divides
+            size = f.intermediate_size
+            yield "tp", size, tp, f"tp {tp} does not divide the {size} feed-forward features"
+            continue
+        size, shared = f.intermediate_size, f.shared_intermediate_size
+        yield "ep", f.experts, ep, f"ep {ep} does not divide the {f.experts} experts"
+        cut = f"tp {tp}" if ep == 1 else f"tp x dp / ep = {parts}"
+        yield "tp", size, parts, f"{cut} does not divide the {size} features of an expert"
+        yield "tp", shared, tp, f"tp {tp} does not divide the {shared} shared-expert features"
 
 
-def _divides(name: str, degree: int, size: int, what: str, model: ModelSpec) -> None:
-    if size % degree:
-        raise UsageError(f"{name} {degree} does not divide the {size} {what} of {model.name}; {_degrees(size, name)}")
+def _mixer_cuts(a: Recurrent, tp: int) -> Iterator[tuple[str, int, int, str]]:
+    """Heads of a recurrent mixer, and groups that are copied whole where there are fewer of them than ranks."""
+    yield "tp", a.units, tp, f"tp {tp} does not divide the {a.units} {a.unit_name}"
+    if a.replicated:
+        smaller, larger = sorted((tp, a.replicated))
+        yield "tp", larger, smaller, f"tp {tp} and the {a.replicated} groups of the {a.unit_name} do not divide"
 
 
-def _degrees(size: int, name: str = "tp") -> str:
-    fits = [d for d in range(1, min(size, 128) + 1) if size % d == 0]
-    return f"{name} can be {', '.join(map(str, fits[:12]))}"
+def _allowed(name: str, model: ModelSpec, plan: Plan) -> str:
+    """The degrees up to 128 that would do, with the others as they are."""
+    degrees: list[dict[str, Any]] = [{name: degree} for degree in range(1, 129)]
+    others = [replace(plan, **changed) for changed in degrees]
+    fits = [getattr(p, name) for p in others if (p.tp * p.dp) % p.ep == 0 and _misfit(model, p) is None]
+    return f"{name} can be {', '.join(map(str, fits))}" if fits else f"no {name} would do with the other degrees"

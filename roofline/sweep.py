@@ -90,9 +90,19 @@ def sweep(
 
     if phase not in ("decode", "prefill"):
         raise UsageError(f"phase is 'decode' or 'prefill', not {phase!r}")
-    b, c = (np.asarray(_list(v), dtype=np.float64) for v in (batch, context))
-    check_number("batch", b)
-    check_number("input", c)
+    lists = {"batch": _list(batch), "context": _list(context)}
+    for name, values in {
+        **lists,
+        "gpu": _list(gpu),
+        "tp": _list(tp),
+        "weights": _list(weights),
+        "kv": _list(kv),
+    }.items():
+        if not values:
+            raise UsageError(f"{name} is an empty list; give at least one value")
+    for name, values in lists.items():
+        check_number(name, values)
+    b, c = (np.asarray(values, dtype=np.float64) for values in lists.values())
     frames, problems = [], []
     for g, t, w, k in product(_list(gpu), _list(tp), _list(weights), _list(kv)):
         try:

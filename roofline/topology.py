@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil, inf
 
 from perfmodel.base.errors import UsageError
 from perfmodel.hwspecs.schema import Gpu, Link, System
@@ -16,13 +17,17 @@ class Topology:
     Attributes
     ----------
     tp, ep, pp : str
-        ``scale_up`` or ``scale_out``: the link that the group's traffic crosses.
+        ``scale_up`` or ``scale_out``: the farthest link that the group's traffic crosses.
     in_network : bool
         Whether the switch of the scale-up link reduces.
     bandwidth : dict[str, float]
         One-way bytes/s of a GPU, by link name.
     system : str
         Name of the system, or ``"one GPU"``.
+    domain : float
+        GPUs joined by the scale-up link.
+    crossings : int
+        Borders between pipeline stages that the network crosses; the others lie within a domain.
     """
 
     tp: str = "scale_up"
@@ -31,6 +36,12 @@ class Topology:
     in_network: bool = False
     bandwidth: dict[str, float] | None = None
     system: str = "one GPU"
+    domain: float = inf
+    crossings: int = 0
+
+    def inside(self, kind: str, ranks: float) -> float | None:
+        """Ranks of a group that share a domain; ``None`` when the group does not leave it. ``kind``: tp or ep."""
+        return min(ranks, self.domain) if getattr(self, kind) == "scale_out" else None
 
     def link_bandwidth(self, link: str) -> float:
         """One-way bandwidth of a link. [bytes/s]"""
@@ -52,11 +63,12 @@ def place(plan: Plan, gpu: Gpu, system: System | None) -> Topology:
         raise UsageError(f"{plan.gpus} GPUs need a system that joins them; {gpu.name} names none: give --system")
     domain = system.domain.value
     group = plan.tp * plan.dp if plan.ep > 1 else plan.tp
+    crossings = ceil(plan.pp / max(domain // group, 1)) - 1
     links: dict[str, Link | None] = {"scale_up": system.scale_up, "scale_out": system.scale_out}
     chosen = {
         "tp": "scale_up" if plan.tp <= domain else "scale_out",
         "ep": "scale_up" if group <= domain else "scale_out",
-        "pp": "scale_up" if plan.gpus <= domain else "scale_out",
+        "pp": "scale_out" if crossings else "scale_up",
     }
     degrees = {"tp": plan.tp, "ep": plan.ep, "pp": plan.pp}
     for name, link in chosen.items():
@@ -67,4 +79,4 @@ def place(plan: Plan, gpu: Gpu, system: System | None) -> Topology:
             )
     bandwidth = {name: link.bandwidth.value for name, link in links.items() if link is not None}
     in_network = system.scale_up.in_network_reduction
-    return Topology(chosen["tp"], chosen["ep"], chosen["pp"], in_network, bandwidth, system.name)
+    return Topology(chosen["tp"], chosen["ep"], chosen["pp"], in_network, bandwidth, system.name, domain, crossings)

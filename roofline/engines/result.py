@@ -202,6 +202,12 @@ class EngineMemory:
             "notice": self.notice, "remedies": list(self.remedies), **self.facts, "terms": self.rows(),
         }  # fmt: skip
 
+    def plot(self, **options: Any) -> Any:
+        """The memory picture: a matplotlib figure (``perfmodel.reports.memory_plot.draw``)."""
+        from importlib import import_module  # reports sit above this floor: looked up, not imported
+
+        return import_module("perfmodel.reports.memory_plot").draw([self], **options)
+
     def _repr_html_(self) -> str:
         import html
 

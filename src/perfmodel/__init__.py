@@ -12,28 +12,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from perfmodel.hwspecs.load import gpu as gpu
     from perfmodel.hwspecs.load import system as system
-    from perfmodel.modelspecs.counts import summary as params  # noqa: F401
     from perfmodel.modelspecs.load import model as model
+    from perfmodel.modelspecs.params import params as params
     from perfmodel.reports.claims import ledger as claims  # noqa: F401
     from perfmodel.reports.explain import explain as explain
     from perfmodel.roofline.analysis import analyze as analyze
     from perfmodel.roofline.analysis import estimate as estimate
     from perfmodel.roofline.critical import critical_batch as critical_batch
-    from perfmodel.roofline.critical import crossovers as crossovers
+    from perfmodel.roofline.engines.budget import memory as memory
+    from perfmodel.roofline.flops import crossovers as crossovers
     from perfmodel.roofline.sweep import sweep as sweep
+    from perfmodel.validate.check import check as check
 
 _EXPORTS = {
     "model": "perfmodel.modelspecs.load:model",
     "gpu": "perfmodel.hwspecs.load:gpu",
     "system": "perfmodel.hwspecs.load:system",
-    "params": "perfmodel.modelspecs.counts:summary",
+    "params": "perfmodel.modelspecs.params:params",
     "analyze": "perfmodel.roofline.analysis:analyze",
     "estimate": "perfmodel.roofline.analysis:estimate",
+    "memory": "perfmodel.roofline.engines.budget:memory",
     "sweep": "perfmodel.roofline.sweep:sweep",
     "explain": "perfmodel.reports.explain:explain",
     "claims": "perfmodel.reports.claims:ledger",
     "critical_batch": "perfmodel.roofline.critical:critical_batch",
-    "crossovers": "perfmodel.roofline.critical:crossovers",
+    "crossovers": "perfmodel.roofline.flops:crossovers",
+    "check": "perfmodel.validate.check:check",
 }
 __all__ = [*_EXPORTS]
 

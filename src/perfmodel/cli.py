@@ -16,7 +16,9 @@ COMMANDS = {
     "roofline": "Every operator of a model on the roofline of a GPU: table and picture.",
     "estimate": "TTFT, TPOT and throughput, with the operators behind them.",
     "explain": "The formula of an operator with its numbers filled in.",
+    "memory": "What a model takes and holds on a GPU under an engine: terms, KV tokens, concurrency.",
     "report": "One self-contained HTML page.",
+    "validate": "Compare a table of measurements with what is predicted for its rows.",
     "claims": "What the source document says, what we compute, and the verdict.",
 }
 

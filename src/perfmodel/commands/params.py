@@ -11,13 +11,12 @@ from perfmodel.commands._options import emit, output_options
 @click.argument("model")
 @output_options()
 def command(model: str, fmt: str, path: str | None) -> None:
-    """Count the parameters and KV-cache bytes of MODEL."""
+    """Count the parameters and KV-cache bytes of MODEL, which may be a .gguf or .safetensors file or folder."""
     import json
 
-    from perfmodel.modelspecs.counts import summary
-    from perfmodel.modelspecs.load import model as load
+    from perfmodel.modelspecs.params import params
 
-    found = summary(load(model))
+    found = params(model)
     if fmt == "json":
         emit(json.dumps(found, indent=2, allow_nan=False), path)
         return

@@ -1,0 +1,17 @@
+"""What a spec's schema is made of: frozen sections that refuse unknown keys, and bounded whole numbers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+#: Larger than any model of the field; a bigger number is a slip of the pen.
+Dim = Annotated[int, Field(gt=0, le=10**9, strict=True)]
+Size = Annotated[int, Field(ge=0, le=10**9, strict=True)]
+
+
+class Frozen(BaseModel):
+    """A section that cannot change and refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)

@@ -1,0 +1,85 @@
+"""GEMM: the fastest of a few tile shapes and split-K counts, each a smooth maximum of matrix waves and memory traffic.
+
+    T = launch + min over (tile, split) [ smax(waves * (mainloop + tile), bytes / bandwidth; overlap) + K latency + split ]
+        + clock droop + activation quantization
+
+The library's heuristic is taken to choose well: the minimum stands for it. For block-scaled FP8 the tile follows the
+published rule of DeepGEMM instead (see ``gemm_blocked``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfmodel.base.num import Num
+from perfmodel.roofline.calibrated.chip import Chip
+from perfmodel.roofline.calibrated.form import Facts, Form, Param, Params, Parts, Shape, cdiv, smax, waves
+
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
+TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+
+PARAMS = (
+    Param("launch", 2.0e-6, "s", "launch and fixed cost of the kernel"),
+    Param("matrix", 0.8, "1", "share of the matrix peak inside a full tile"),
+    Param("memory", 0.85, "1", "share of the memory bandwidth"),
+    Param("overlap", 2.5, "1", "exponent of the overlap of matrix and memory time (1 none)"),
+    Param("tile", 0.8e-6, "s", "prologue and epilogue of one tile"),
+    Param("l2", 0.4, "1", "L2-to-SM rate as a share of 64 B a clock"),
+    Param("draw", 1.8, "1", "one SM can draw draw/SMs of the memory bandwidth"),
+    Param("split", 2.0e-6, "s", "fixed cost of a split-K reduction"),
+    Param("wave", 1.0, "1", "odds that a partial last wave costs a whole one"),
+    Param("kstep", 0.2e-6, "s", "latency per 1024 of K that a tile walks through"),
+    Param("droop", 0.1, "1", "slow-down of long GEMMs by the power limit"),
+    Param("droop_time", 3.0e-3, "s", "time at which half of the droop is reached"),
+)
+QUANT = (
+    Param("quant", 2.0e-6, "s", "start-up of the kernel that quantizes the activations"),
+    Param("quant_memory", 0.6, "1", "its share of the memory bandwidth"),
+)
+
+
+def droop(p: Params, t: Num) -> Num:
+    """Extra time of a long GEMM whose clock falls to the power limit: ``t droop x/(1+x)``, ``x = t/droop_time``. [s]"""
+    x = t / p["droop_time"]
+    return t * p["droop"] * x / (1 + x)
+
+
+def quantization(p: Params, s: Shape, chip: Chip) -> Num:
+    """The kernel before an FP8 or FP4 GEMM: reads 16-bit activations, writes narrow ones with their scales. [s]"""
+    moved = s["m"] * s["k"] * (2 + s["act_bytes"])
+    return p["quant"] + moved / (chip.bandwidth * p["quant_memory"])
+
+
+def parts(p: Params, s: Shape, chip: Chip, facts: Facts) -> Parts:
+    """Parts of the time of ``[m, k] x [k, n]``. [s]
+
+    Shape: m, n, k; weight_bytes (of the whole matrix), act_bytes, out_bytes an element; math. Facts: tiles ``[[m, n], ..]``.
+    Valid for 16-bit and narrower GEMMs of 1 to 10^6 rows.
+    """
+    m, n, k = (np.asarray(s[name], np.float64)[..., None] for name in "mnk")
+    weights, act = np.asarray(s["weight_bytes"], np.float64)[..., None], s["act_bytes"]
+    c = np.array([(a, b, x) for a, b in facts.get("tiles", TILES) for x in SPLITS], np.float64)
+    tm, tn, split = c[:, 0], c[:, 1], c[:, 2]
+    sms, l2 = chip.sms, p["l2"] * chip.l2_per_sm
+    tiles = cdiv(m, tm) * cdiv(n, tn) * split
+    walk = cdiv(k / split, 64.0) * 64
+    per_k = np.maximum(2 * tm * tn / (chip.peak(s["math"]) / sms * p["matrix"]), (tm * act + tn * weights / (n * k)) / l2)
+    busy = waves(tiles, sms, p["wave"]) * (walk * per_k + p["tile"])
+    traffic = weights + m * k * act + m * n * s["out_bytes"]
+    stream = traffic / (chip.bandwidth * p["memory"]) / np.minimum(1, tiles / sms * p["draw"])
+    reduce = np.where(split > 1, p["split"] + 8 * split * m * n / (l2 * sms), 0.0)
+    reduce = np.where((split > 1) & (k / split < 128), np.inf, reduce)
+    t = (smax(busy, stream, p["overlap"]) + p["kstep"] * walk / 1024 + reduce).min(-1) + p["launch"]
+    found: Parts = {"launch": p["launch"], "tiles": t - p["launch"], "clock droop": droop(p, t)}
+    if "quant" in p:
+        found["quantization"] = quantization(p, s, chip)
+    return found
+
+
+def features(s: Shape, chip: Chip, facts: Facts) -> dict[str, Num]:
+    """Shape of the product."""
+    return {"m": s["m"], "n": s["n"], "k": s["k"]}
+
+
+GEMM = Form("gemm", PARAMS, parts, features)
+QUANTIZED_GEMM = Form("quantized_gemm", PARAMS + QUANT, parts, features)

@@ -1,0 +1,223 @@
+"""Recorded operator tables as cells: rows of one GPU, engine, operator kind and format, with their shapes in SI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.hwspecs.load import gpu as load_gpu
+from perfmodel.hwspecs.load import system as load_system
+from perfmodel.roofline import attention, collectives, ops
+from perfmodel.roofline.calibrated.chip import Chip, chip
+from perfmodel.roofline.cost import Cost
+from perfmodel.roofline.times import Rates
+from perfmodel.roofline.topology import Topology
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Array = NDArray[np.float64]
+
+#: Names in the tables -> ours.
+GPUS = {"a100_sxm": "a100-sxm", "h100_sxm": "h100-sxm", "h200_sxm": "h200", "b200_sxm": "b200"}
+MATH = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4"}
+#: Bytes an element with block scales (nvfp4: an 8-bit scale for 16 elements).
+WIDTH = {"bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}
+SHORT = {"bfloat16": "bf16", "float16": "fp16"}
+TABLES = {
+    "gemm": "gemm.csv", "prefill": "context_attention.csv", "decode": "generation_attention.csv", "mla": "mla_kernel.csv",
+    "experts": "moe.csv", "collective": "nccl.csv",
+}  # fmt: skip
+
+#: Experts of two matrices instead of three, as (hidden, intermediate): the Nemotron shapes in the unquantized tables.
+UNGATED = {(2688, 1856), (4096, 2688), (8192, 5120)}
+FAMILIES = ("min_latency", "triton", "monolithic", "modular", "trtllmbf16", "deepgemm")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Measured rows that share one set of parameters.
+
+    Attributes
+    ----------
+    kind, gpu, engine, fmt : str
+    version, source : str
+        Of the engine, and its kernels as the table names them.
+    chip : Chip
+    shape : dict
+        Arrays and words, as the kind's form takes them.
+    measured, bound : Array
+        Times. [s]
+    groups : Array
+        Columns by which shapes are left out.
+    simple : dict
+        Arrays of the simple form.
+    family : Array
+        Kernel family of each row, as an index into ``families``.
+    families : tuple
+    """
+
+    kind: str
+    gpu: str
+    engine: str
+    fmt: str
+    version: str
+    source: str
+    chip: Chip
+    shape: dict[str, Any]
+    measured: Array
+    bound: Array
+    groups: Array
+    simple: dict[str, Array]
+    family: NDArray[np.int64]
+    families: tuple[str, ...] = ("",)
+    table: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Such as ``h100-sxm vllm decode fp8``."""
+        return f"{self.gpu} {self.engine} {self.kind} {self.fmt}"
+
+    def take(self, rows: NDArray[Any]) -> Cell:
+        """The cell with some of its rows."""
+        cut = {k: (v[rows] if isinstance(v, np.ndarray) and v.ndim else v) for k, v in self.shape.items()}
+        values = {**self.__dict__, "shape": cut, "simple": {k: v[rows] for k, v in self.simple.items()}}
+        for name in ("measured", "bound", "groups", "family"):
+            values[name] = values[name][rows]
+        return Cell(**values)
+
+
+def cells(folder: Path, kinds: tuple[str, ...] = tuple(TABLES)) -> Iterator[Cell]:
+    """All cells of the tables ``NAME.csv`` or ``NAME.csv.gz`` in a folder."""
+    import pandas as pd
+
+    for kind in kinds:
+        path = next(p for p in (folder / TABLES[kind], folder / f"{TABLES[kind]}.gz") if p.exists())
+        yield from table_cells(pd.read_csv(path), kind)
+
+
+def table_cells(frame: pd.DataFrame, kind: str) -> Iterator[Cell]:
+    """The cells of one table."""
+    keys = {"gemm": ["dtype"], "prefill": ["dtype"], "decode": ["kv_cache_dtype"], "mla": ["phase", "kv_cache_dtype"],
+            "experts": ["dtype"], "collective": ["op_name"]}[kind]  # fmt: skip
+    for key, rows in frame.groupby(["gpu", "framework", *keys]):
+        yield _cell(rows.reset_index(drop=True), kind, key)
+
+
+def _cell(rows: pd.DataFrame, kind: str, key: tuple[str, ...]) -> Cell:
+    gpu = load_gpu(GPUS.get(key[0], key[0]))
+    system = load_system(gpu.system) if gpu.system else None
+    device = chip(gpu, system)
+    assert device is not None
+    shape, cost, groups = _READERS[kind](rows, key[2:])
+    topology = Topology(bandwidth={"scale_up": device.link})
+    terms = Rates(gpu, topology).terms(cost)
+    zero = np.zeros(len(rows))
+    simple = {
+        "compute": np.maximum(zero, terms.get("matrix", 0.0)),
+        "stream": np.maximum(zero, np.maximum(terms.get("hbm", 0.0), terms.get("scale_up", 0.0))),
+    }
+    bound = zero + Rates(gpu, topology).bound(cost)
+    if kind == "mla":
+        kind = f"mla_{key[2]}"
+    family, families = _family(rows, kind)
+    fmt = SHORT.get(key[-1], key[-1])
+    return Cell(
+        kind, gpu.name, key[1].lower(), fmt, str(rows["version"].iloc[0]), "; ".join(sorted(set(rows["kernel_source"]))),
+        device, shape, rows["latency_us"].to_numpy(float) * 1e-6, bound, groups, simple, family, families,
+        TABLES["mla" if kind.startswith("mla") else kind],
+    )  # fmt: skip
+
+
+def _columns(rows: pd.DataFrame, *names: str) -> list[Array]:
+    return [rows[name].to_numpy(float) for name in names]
+
+
+def _gemm(rows: pd.DataFrame, key: tuple[str, ...]) -> tuple[dict[str, Any], Cost, Array]:
+    m, n, k = _columns(rows, "m", "n", "k")
+    width = WIDTH[key[0]]
+    shape = {
+        "m": m,
+        "n": n,
+        "k": k,
+        "weight_bytes": n * k * width,
+        "act_bytes": width,
+        "out_bytes": 2.0,
+        "math": MATH[key[0]],
+    }
+    return shape, ops.gemm(**shape), np.stack([n, k], 1)
+
+
+def _prefill(rows: pd.DataFrame, key: tuple[str, ...]) -> tuple[dict[str, Any], Cost, Array]:
+    b, q, h, kv, d = _columns(rows, "batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim")
+    math, cache = MATH[key[0]], WIDTH[rows["kv_cache_dtype"].iloc[0]]
+    shape = {"batch": b, "q": q, "kv": q, "heads": h, "kv_heads": kv, "dim": d, "kv_bytes": cache, "math": math}
+    return shape, attention.gqa(b, h, kv, d, d, q, q, cache, WIDTH[key[0]], math), np.stack([h, kv, d], 1)
+
+
+def _decode(rows: pd.DataFrame, key: tuple[str, ...]) -> tuple[dict[str, Any], Cost, Array]:
+    b, n, h, kv, d = _columns(rows, "batch_size", "context_len", "num_heads", "num_key_value_heads", "head_dim")
+    shape = {"batch": b, "kv": n, "heads": h, "kv_heads": kv, "dim": d, "kv_bytes": WIDTH[key[0]], "math": MATH[key[0]]}
+    return shape, attention.gqa(b, h, kv, d, d, 1.0, n, WIDTH[key[0]], 2.0, MATH[key[0]]), np.stack([h, kv, d], 1)
+
+
+def _mla(rows: pd.DataFrame, key: tuple[str, ...]) -> tuple[dict[str, Any], Cost, Array]:
+    b, n, h = _columns(rows, "batch_size", "length", "num_heads")
+    phase, cache = key
+    if phase == "context":
+        shape = {"batch": b, "q": n, "kv": n, "heads": h, "qk_dim": 192.0, "v_dim": 128.0, "cache": 576.0,
+                 "kv_bytes": WIDTH[cache], "math": "bf16"}  # fmt: skip
+        return shape, attention.gqa(b, h, h, 192.0, 128.0, n, n, 2.0, 2.0, "bf16"), np.stack([h, b], 1)
+    gpu = rows["gpu"].iloc[0]
+    math = "fp8" if cache == "fp8" and gpu.startswith("b") else "bf16"  # Hopper widens an 8-bit cache for the products
+    shape = {"batch": b, "kv": n, "heads": h, "latent": 512.0, "rope": 64.0, "kv_bytes": WIDTH[cache], "math": math}
+    return shape, attention.mla(b, h, 512.0, 64.0, 1.0, n, WIDTH[cache], 2.0, math), np.stack([h, b], 1)
+
+
+def _experts(rows: pd.DataFrame, key: tuple[str, ...]) -> tuple[dict[str, Any], Cost, Array]:
+    T, H, I, K, E, tp, ep = _columns(
+        rows, "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"
+    )
+    listed = np.array([(a, b) in UNGATED for a, b in zip(rows["hidden_size"], rows["inter_size"], strict=True)])
+    bare = rows["kernel_source"].str.contains("nongated").to_numpy() | (listed & (key[0] == "bfloat16"))
+    gate, width, math = np.where(bare, 1.0, 2.0), WIDTH[key[0]], MATH[key[0]]
+    shape = {"tokens": T, "hidden": H, "inter": I / tp, "chosen": K, "experts": E, "local": E / ep, "gate": gate,
+             "weight_width": width, "act_width": width, "math": math}  # fmt: skip
+    mine = T * K / ep
+    weights = np.minimum(E / ep, np.maximum(1, mine)) * H * (I / tp) * (1 + gate) * width
+    cost = Cost({f"matrix:{math}": 2 * mine * H * (I / tp) * (1 + gate)}, {"weights": weights, "act": 4 * T * H})
+    return shape, cost, np.stack([H, I, K, E], 1)
+
+
+def _collective(rows: pd.DataFrame, key: tuple[str, ...]) -> tuple[dict[str, Any], Cost, Array]:
+    n, size = _columns(rows, "num_gpus", "message_bytes")
+    cost = (
+        collectives.all_reduce(size, n, "scale_up", True)
+        if key[0] == "all_reduce"
+        else collectives.all_gather(size, n, "scale_up")
+    )
+    return {"size": size, "ranks": n}, cost, size[:, None]
+
+
+_READERS = {
+    "gemm": _gemm,
+    "prefill": _prefill,
+    "decode": _decode,
+    "mla": _mla,
+    "experts": _experts,
+    "collective": _collective,
+}
+
+
+def _family(rows: pd.DataFrame, kind: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    if kind != "experts":
+        return np.zeros(len(rows), np.int64), ("",)
+    names = [next((f for f in FAMILIES if f in source), "cutlass") for source in rows["kernel_source"]]
+    found = tuple(sorted(set(names)))
+    return np.array([found.index(name) for name in names]), found
