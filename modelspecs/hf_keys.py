@@ -125,10 +125,11 @@ class Keys:
         return found
 
     def flag(self, key: str, default: bool) -> bool:
-        """True or false; absent or null means ``default``, as in the model class."""
+        """True or false; absent or null means ``default``, as in the model class, and is noted."""
         self.read.add(key)
         value = self.data.get(key)
         if value is None:
+            self.notes.append(f"{self.shown(key)} = {str(default).lower()}")
             return default
         if not isinstance(value, bool):
             raise self.error(key, f"must be true or false, not {_show(value)}")

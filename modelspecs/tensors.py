@@ -16,7 +16,7 @@ from perfmodel.modelspecs.schema import Compressed, Dense, Gqa, LayerClass, Mla,
 from perfmodel.modelspecs.schema_recurrent import NoFfn, NoMixer, Recurrent
 
 #: Roles of small matrices that recipes leave at 16 bits.
-LEFT_ALONE = ("router", "shared_router", "indexer_weights", "compressor_bias", "mixer_gates", "state", "conv")
+LEFT_ALONE = ("router", "shared_router", "indexer_weights", "compressor_bias", "buffer", "mixer_gates", "state", "conv")
 
 #: How tensor parallelism cuts a tensor: by rows (column parallel), by columns (row parallel), by vocabulary, by
 #: key/value heads (replicated when there are fewer than ranks), whole experts, by rows of several parts, or not at all.

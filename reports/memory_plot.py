@@ -177,7 +177,7 @@ def _words(memories: Sequence[EngineMemory]) -> tuple[dict[str, str], list[str]]
     keys = [
         {**one, "gpu": full["gpu"], "degrees": full["degrees"]} for one, full in zip(differing, listed, strict=True)
     ]
-    order = ("gpu", "degrees", "engine", "weights", "kv", "length", "fraction", "draft", "model")
+    order = ("gpu", "degrees", "model", "engine", "weights", "kv", "fraction", "draft", "length")
     labels = [", ".join(one[key] for key in order if one.get(key)) for one in keys]
     named = [label if labels.count(label) == 1 else f"{i}: {label}" for i, label in enumerate(labels, 1)]
     return common, [clip(name, LABEL) for name in named]
@@ -217,13 +217,14 @@ def _colour(name: str, theme: str) -> str:
 
 def _frame(axes: Axes, memories: Sequence[EngineMemory], theme: Theme) -> None:
     """Axis in GiB, rows from the top."""
-    from matplotlib.ticker import MaxNLocator, NullLocator
+    from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
     widest = max(max(m.usable, sum(parts(m).values())) for m in memories) / GIB
     axes.set_facecolor(theme.background)
     axes.set_xlim(0, widest * 1.01)
     axes.set_ylim(len(memories) * ROW, 0)
-    axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 4, 5, 8, 10]))
+    ticks = [value for value in MaxNLocator(10, steps=[1, 2, 5, 10]).tick_values(0, widest) if 0 <= value <= widest]
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.yaxis.set_major_locator(NullLocator())
     axes.grid(True, axis="x", color=theme.grid, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -259,9 +260,10 @@ def _bar(axes: Axes, row: int, m: EngineMemory, label: str, theme: str) -> None:
         (0, top), usable, BAR, fill=False, edgecolor=colours.line, linewidth=1.1, gid=f"usable:{row}", zorder=5,
         clip_on=False,
     ))  # fmt: skip
-    above: dict[str, Any] = {"va": "bottom", "parse_math": False, "zorder": 6}
+    behind = {"facecolor": colours.background, "edgecolor": "none", "pad": 0.5}
+    above: dict[str, Any] = {"va": "bottom", "parse_math": False, "zorder": 6, "bbox": behind}
     axes.text(0, top - 0.04, label, fontsize=9, fontweight="bold", color=colours.text, **above)
-    said = {"color": colours.muted if m.fits else colours.notice, "ha": "right"}
+    said: dict[str, Any] = {"color": colours.muted if m.fits else colours.notice, "ha": "right"}
     axes.text(axes.get_xlim()[1], top - 0.04, clip(answer(m), ANSWER), fontsize=8.5, **said, **above)
 
 

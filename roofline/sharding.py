@@ -53,7 +53,7 @@ def layer_tensors(model: ModelSpec, layer: LayerClass, plan: Plan) -> dict[str, 
     experts = getattr(layer.ffn, "experts", 0)
     found: dict[str, list[Tensor]] = {}
     for t in tensors(model):
-        if t.layer == layer.name and t.role != "mtp":
+        if t.layer == layer.name and t.role not in ("mtp", "buffer"):
             one = replace(t, count=t.count // layer.count)
             found.setdefault(t.role, []).append(rank_tensor(one, plan, kv_heads, experts))
     return found

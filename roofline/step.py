@@ -12,7 +12,7 @@ from perfmodel.base.errors import UsageError
 from perfmodel.base.num import Num
 from perfmodel.hwspecs.schema import Gpu
 from perfmodel.modelspecs.formats import Format, kv_format, weight_format
-from perfmodel.modelspecs.schema import Gqa, ModelSpec, Moe
+from perfmodel.modelspecs.schema import Compressed, Gqa, ModelSpec, Moe
 from perfmodel.modelspecs.schema_recurrent import NoMixer, Recurrent
 
 #: Above this a batch, a length or a degree of parallelism is a slip of the pen.
@@ -224,6 +224,8 @@ def _cuts(model: ModelSpec, plan: Plan) -> Iterator[tuple[str, int, int, str]]:
         if isinstance(a, Recurrent | NoMixer):
             continue
         yield "tp", a.heads, tp, f"tp {tp} does not divide the {a.heads} attention heads"
+        if isinstance(a, Compressed):
+            yield "tp", a.o_groups, tp, f"tp {tp} does not divide the {a.o_groups} output groups"
         if isinstance(a, Gqa) and tp <= a.kv_heads:
             yield "tp", a.kv_heads, tp, f"tp {tp} does not divide the {a.kv_heads} KV heads"
         elif isinstance(a, Gqa):  # whole copies, an equal number of each

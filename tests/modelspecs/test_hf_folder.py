@@ -52,7 +52,7 @@ def test_every_configuration_has_an_outcome() -> None:
 
 @pytest.mark.parametrize("row", named(READ))
 def test_total(row: dict[str, str]) -> None:
-    """The importer's total is the published one, exactly or to its rounding, but for what the checkpoint stores besides."""
+    """The importer's total is the published one, exactly or to its rounding, but for what is stored besides."""
     found = spec(row["file"])
     assert counts.total_params(found) == int(row["total"])
     if row["compared"] == "exact":

@@ -13,6 +13,10 @@ MLA = {
     "kind": "mla", "heads": 8, "q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
     "v_head_dim": 12,
 }  # fmt: skip
+COMPRESSED = {
+    "kind": "compressed", "heads": 8, "head_dim": 16, "rope_head_dim": 8, "q_lora_rank": 24, "o_groups": 8,
+    "o_lora_rank": 12, "window": 16,
+}  # fmt: skip
 DENSE = {"kind": "dense", "intermediate_size": 192}
 MOE = {"kind": "moe", "experts": 8, "experts_per_token": 2, "intermediate_size": 64}
 MAMBA2 = {"kind": "mamba2", "heads": 16, "head_dim": 16, "state": 8, "groups": 8, "scan_chunk": 16}
@@ -53,6 +57,26 @@ STRUCTURES: dict[str, dict[str, Any]] = {
     "indexer": {
         "attention": {"a": MLA | {"indexer": {"heads": 4, "head_dim": 8, "topk": 16}}}, "ffn": {"f": DENSE},
         "layers": [[4, ["a/f"]]],
+    },
+    "shared_keys": {
+        "attention": {
+            "a": GQA | {"v_from_k": True, "qk_norm": "head"}, "b": GQA | {"shared_kv": True, "head_gate": True},
+        },
+        "ffn": {"f": DENSE}, "layers": [[2, ["a/f", "b/f"]]],
+    },
+    "shared_indexer": {
+        "attention": {
+            "a": MLA | {"indexer": {"heads": 4, "head_dim": 8, "topk": 16}}, "b": MLA | {"shared_topk": 16},
+        },
+        "ffn": {"f": DENSE}, "layers": [[2, ["a/f", "b/f"]]],
+    },
+    "compressed": {
+        "attention": {
+            "w": COMPRESSED, "h": COMPRESSED | {"ratio": 8},
+            "s": COMPRESSED | {"ratio": 4, "overlap": True, "indexer": {"heads": 4, "head_dim": 8, "topk": 4}},
+        },
+        "ffn": {"h": MOE | {"hash_table": True}, "m": MOE | {"correction_bias": True}},
+        "layers": [[1, ["w/h", "h/m", "s/m", "h/m"]]],
     },
     "mamba2": {"attention": {"s": MAMBA2}, "ffn": {"n": NONE}, "layers": [[4, ["s/n"]]]},
     "mamba1": {

@@ -206,7 +206,7 @@ def linear_flops(model: ModelSpec, plan: Plan, step: Step) -> float:
     ffns = {c.name: c.ffn for c in model.layer_classes}
     found = 0.0
     for t in loaded(model):
-        if len(t.shape) == 1 or t.role in ("embedding", "vision", "projector", "conv", "state"):
+        if len(t.shape) == 1 or t.role in ("embedding", "vision", "projector", "conv", "state", "compressor_bias"):
             continue
         rows = float(step.batch * step.logits) if t.role == "lm_head" else float(step.tokens)
         if t.shard in EXPERT:
@@ -264,7 +264,7 @@ def test_a_step_reads_every_weight_matrix_once(
     step = decode(batch, 1.0) if absorbed else prefill(batch, 1.0)
     moved = sum(float(op.cost().hbm.get("weights", 0.0)) for op in graph(spec, step, plan, Topology()))
     table = 2 * spec.vocab_size // tp * spec.hidden_size
-    small = ("norm", "qk_norm", "sinks", "mixer_norm", *(() if spec.name == "mamba1" else ("state",)))
+    small = ["norm", "qk_norm", "sinks", "mixer_norm", "compressor_bias", *([] if spec.name == "mamba1" else ["state"])]
     vectors = sum(2 * t.total / (tp if t.shard in ("out", "parts") else 1) for t in loaded(spec) if t.role in small)
     held = rank_weight_bytes(spec, plan) + (table if spec.tied_embeddings else 0)  # the head reads the table
     assert np.isclose(moved, held - table - vectors + batch * spec.hidden_size * 2, rtol=1e-14)

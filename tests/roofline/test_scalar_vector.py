@@ -13,7 +13,7 @@ from perfmodel.base.errors import UsageError
 from perfmodel.base.num import Num, as_num
 from perfmodel.hwspecs.schema import Gpu, System
 from perfmodel.modelspecs.schema import ModelSpec
-from perfmodel.roofline import attention, collectives, ops, recurrent
+from perfmodel.roofline import attention, attention_compressed, collectives, ops, recurrent
 from perfmodel.roofline.cost import Cost
 from perfmodel.roofline.graph import graph
 from perfmodel.roofline.setup import setup
@@ -28,7 +28,7 @@ FORMULAS = [
     attention.gqa, attention.mla, attention.indexer, collectives.all_reduce, collectives.all_gather, collectives.send,
     collectives.expert_exchange, recurrent.causal_conv, recurrent.ssd_scan, recurrent.ssd_step,
     recurrent.selective_scan, recurrent.delta_scan, recurrent.delta_step, recurrent.lightning_scan,
-    recurrent.lightning_step,
+    recurrent.lightning_step, attention_compressed.compressed, attention_compressed.entry_indexer,
 ]  # fmt: skip
 
 
