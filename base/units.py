@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import SupportsFloat
 
 _SI = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _SMALL = {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1.0}
@@ -105,19 +106,19 @@ def engineering(value: float, unit: str, digits: int = 3) -> str:
     return f"{float(text):.{digits}g} {prefixes[index]}{unit}"
 
 
-def gib(value: float) -> str:
+def gib(value: SupportsFloat) -> str:
     """Format bytes as GiB (2^30).
 
     >>> gib(80 * 2**30)
     '80.00 GiB'
     """
-    return f"{value / 2**30:.2f} GiB"
+    return f"{float(value) / 2**30:.2f} GiB"
 
 
-def gb(value: float) -> str:
+def gb(value: SupportsFloat) -> str:
     """Format bytes as GB (10^9).
 
     >>> gb(141.1e9)
     '141.10 GB'
     """
-    return f"{value / 1e9:.2f} GB"
+    return f"{float(value) / 1e9:.2f} GB"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,8 @@ def read_text(path: Path, limit: int = MAX_BYTES) -> str:
         When the file is missing, unreadable, too large or not text.
     """
     try:
+        if stat.S_ISFIFO(path.stat().st_mode):  # it would be waited for until somebody writes
+            raise SpecError(path, "", "is a pipe, not a file; write it to a file first")
         size = path.stat().st_size
         if size > limit:
             raise SpecError(path, "", f"{size:,} bytes; a spec has at most {limit:,}: is this the right file?")

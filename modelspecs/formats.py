@@ -64,18 +64,22 @@ FORMATS: dict[str, Format] = {
         Format("fp32", 32, math=("tf32", "fp32"), source=_IEEE, title="32-bit float"),
         Format("bf16", 16, source="Intel bfloat16 definition (2018)", title="bfloat16"),
         Format("fp16", 16, math=("fp16", "bf16", "fp32"), source=_IEEE, title="16-bit float"),
-        Format("fp8", 8, (1, 0), 32, math=("fp8", "bf16", "fp32"), source=_OCP8, title="FP8, a scale a channel"),
-        Format("fp8_tensor", 8, (0, 0), 32, math=("fp8", "bf16", "fp32"), source=_OCP8, title="FP8, one scale"),
         Format(
-            "fp8_block", 8, (128, 128), 32, math=("fp8", "bf16", "fp32"),
+            "fp8", 8, (1, 0), 32, math=("fp8", "bf16", "fp16", "fp32"), source=_OCP8, title="FP8, a scale a channel",
+        ),
+        Format("fp8_tensor", 8, (0, 0), 32, math=("fp8", "bf16", "fp16", "fp32"), source=_OCP8, title="FP8, one scale"),
+        Format(
+            "fp8_block", 8, (128, 128), 32, math=("fp8", "bf16", "fp16", "fp32"),
             source="DeepSeek-V3 checkpoint: weight_scale_inv, fp32, a 128 x 128 block", title="FP8, 128 x 128 blocks",
         ),
         Format(
-            "fp8_block_e8m0", 8, (128, 128), 8, math=("fp8", "bf16", "fp32"),
+            "fp8_block_e8m0", 8, (128, 128), 8, math=("fp8", "bf16", "fp16", "fp32"),
             source="DeepSeek-V4 checkpoints: scale, float8_e8m0fnu, a 128 x 128 block",
             title="FP8, 128 x 128 blocks, 8-bit scales",
         ),
-        Format("int8", 8, (1, 0), 16, math=("int8", "bf16", "fp32"), source="SmoothQuant W8A8", title="INT8 W8A8"),
+        Format(
+            "int8", 8, (1, 0), 16, math=("int8", "bf16", "fp16", "fp32"), source="SmoothQuant W8A8", title="INT8 W8A8",
+        ),
         Format("w8a16", 8, (1, 0), 16, source="weight-only INT8, a scale a channel", title="INT8 weights only"),
         Format("int4", 4, (1, 128), 16, 4, source=_GPTQ, title="INT4 weights only, group 128"),
         Format(
@@ -83,9 +87,9 @@ FORMATS: dict[str, Format] = {
             source="compressed-tensors checkpoints of Kimi K2 Thinking and K2.5: symmetric, 16-bit scale a group of 32",
             title="INT4 weights only, group 32, symmetric",
         ),
-        Format("mxfp4", 4, (1, 32), 8, math=("fp4", "bf16", "fp32"), source=_MX, title="MXFP4, group 32"),
+        Format("mxfp4", 4, (1, 32), 8, math=("fp4", "bf16", "fp16", "fp32"), source=_MX, title="MXFP4, group 32"),
         Format(
-            "nvfp4", 4, (1, 16), 8, math=("fp4", "bf16", "fp32"),
+            "nvfp4", 4, (1, 16), 8, math=("fp4", "bf16", "fp16", "fp32"),
             source="NVIDIA NVFP4: FP8 E4M3 scale a group of 16 (and one FP32 scale a tensor)", title="NVFP4, group 16",
         ),
     )
@@ -98,8 +102,8 @@ KV_FORMATS: dict[str, Format] = {
         Format("bf16", 16, source="Intel bfloat16 definition (2018)"),
         Format("fp16", 16, math=("fp16", "bf16", "fp32"), source=_IEEE),
         Format("fp32", 32, math=("tf32", "fp32"), source=_IEEE),
-        Format("fp8", 8, math=("fp8", "bf16", "fp32"), source=_OCP8),
-        Format("int8", 8, math=("bf16", "fp32"), source="engines' per-tensor INT8 cache"),
+        Format("fp8", 8, math=("fp8", "bf16", "fp16", "fp32"), source=_OCP8),
+        Format("int8", 8, math=("bf16", "fp16", "fp32"), source="engines' per-tensor INT8 cache"),
     )
 }
 

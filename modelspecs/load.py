@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from perfmodel.base.catalogue import Catalogue, looks_like_path
-from perfmodel.base.errors import SpecError
+from perfmodel.base.errors import SpecError, UnknownName
 from perfmodel.base.validation import build
 from perfmodel.base.yamlio import load_yaml
 from perfmodel.modelspecs.schema import ModelSpec
@@ -38,9 +38,14 @@ def model(name: str | ModelSpec) -> ModelSpec:
     if isinstance(name, ModelSpec):
         return name
     path = _path(name)
-    if looks_like_path(name) or os.path.isdir(path):
+    if looks_like_path(name) or (name and os.path.isfile(path / "config.json")):
         return from_file(path)
-    return _builtin(MODELS.resolve(name))
+    try:
+        return _builtin(MODELS.resolve(name))
+    except UnknownName:
+        if name and os.path.isdir(path):
+            return from_file(path)
+        raise
 
 
 def from_file(path: Path) -> ModelSpec:

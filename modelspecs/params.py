@@ -2,16 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfmodel.base.catalogue import looks_like_path
 from perfmodel.modelspecs import counts
 from perfmodel.modelspecs.load import model as load_model
 from perfmodel.modelspecs.schema import ModelSpec
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-def params(model: str | ModelSpec) -> dict[str, Any]:
+
+@dataclass(frozen=True)
+class Params:
+    """The counts of a model; every fact is an attribute and an item: ``p.total_params``, ``p["total_params"]``.
+
+    Attributes
+    ----------
+    facts : Mapping[str, Any]
+        As ``counts.summary`` documents them; of weight files, as ``headers.summary``.
+    """
+
+    facts: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.facts[name]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name not in self.facts:
+            raise AttributeError(f"no fact {name!r}; there are {', '.join(self.facts)}")
+        return self.facts[name]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return dict(self.facts)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """Parameters by role (of weight files that describe no model: by storage type)."""
+        import pandas as pd
+
+        if "by_role" in self.facts:
+            rows = [{"role": role, "params": count} for role, count in self.facts["by_role"].items()]
+        else:
+            rows = [{"type": name, **sums} for name, sums in self.facts["by_type"].items()]
+        return pd.DataFrame(rows)
+
+    def _repr_html_(self) -> str:
+        import html
+
+        total = self.facts["total_params"]
+        heading = f"{self.facts['name']}: " + (f"{total:,} parameters" if total is not None else "packed weights")
+        return f"<p>{html.escape(heading)}</p>" + str(self.frame.to_html(index=False))
+
+
+def params(model: str | ModelSpec) -> Params:
     """Parameters, active parameters and KV-cache bytes of a model.
 
     Parameters
@@ -30,8 +78,8 @@ def params(model: str | ModelSpec) -> dict[str, Any]:
     if isinstance(model, str) and _is_stored(model):
         from perfmodel.modelspecs.headers import summary
 
-        return summary(model)
-    return counts.summary(load_model(model))
+        return Params(summary(model))
+    return Params(counts.summary(load_model(model)))
 
 
 def _is_stored(name: str) -> bool:

@@ -41,25 +41,32 @@ def f1() -> Iterator[Line]:
     words = f"d = {d:,}, s = {s:,}"
     scores = "the half of 4 s^2 d above the diagonal is not needed under a causal mask"
     tera = 1e12
-    yield Line(f"{words}: linear work, 24 s d^2", 24 * s * d**2 / tera, full.linear / tera, "TFLOP", layer_work)
-    yield Line(f"{words}: attention, all pairs, 4 s^2 d", 4 * s**2 * d / tera, full.scores / tera, "TFLOP", layer_work)
+    yield Line(f"{words}: linear work, 24 s d^2", 24 * s * d**2 / tera, float(full.linear / tera), "TFLOP", layer_work)
     yield Line(
-        f"{words}: attention, causal, 4 s^2 d", 4 * s**2 * d / tera, causal.scores / tera, "TFLOP", layer_work, scores
+        f"{words}: attention, all pairs, 4 s^2 d", 4 * s**2 * d / tera, float(full.scores / tera), "TFLOP", layer_work
+    )
+    yield Line(
+        f"{words}: attention, causal, 4 s^2 d",
+        4 * s**2 * d / tera,
+        float(causal.scores / tera),
+        "TFLOP",
+        layer_work,
+        scores,
     )
     whole = (24 * s * d**2 + 4 * s**2 * d) / tera
-    yield Line(f"{words}: layer, all pairs", whole, full.total / tera, "TFLOP", layer_work)
-    yield Line(f"{words}: layer, causal", whole, causal.total / tera, "TFLOP", layer_work, scores)
+    yield Line(f"{words}: layer, all pairs", whole, float(full.total / tera), "TFLOP", layer_work)
+    yield Line(f"{words}: layer, causal", whole, float(causal.total / tera), "TFLOP", layer_work, scores)
 
 
 @claim("F2", where="1.1", says="the FFN is about 66 % of a layer at short s")
 def f2() -> Iterator[Line]:
     """Share of the feed-forward layers for the textbook layer and each model of the chapter."""
     share = layer_work(textbook_model(), SHORT, causal=False).ffn_share
-    yield Line(f"textbook layer (d = 6,144), {SHORT} tokens, all pairs", 66, share * 100, "%", layer_work)
+    yield Line(f"textbook layer (d = 6,144), {SHORT} tokens, all pairs", 66, float(share) * 100, "%", layer_work)
     for title, name in CHAPTER_MODELS.items():
         work = layer_work(model(name), SHORT)
         yield Line(
-            f"{title}, {SHORT} tokens, causal", 66, work.ffn_share * 100, "%", layer_work,
+            f"{title}, {SHORT} tokens, causal", 66, float(work.ffn_share) * 100, "%", layer_work,
             reason="grouped KV heads and the model's own FFN width move it from 16/24",
         )  # fmt: skip
 

@@ -51,8 +51,9 @@ def explain(
             if candidate.name == op:
                 found.append(_explain_op(candidate, phase, steps[phase], ready))
     if not found:
-        near = get_close_matches(op, sorted(names), n=3, cutoff=0.4) or sorted(names)
-        raise UsageError(f"no operator '{printable(op, 80)}' here; there are {', '.join(near)}")
+        near = get_close_matches(op, sorted(names), n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(sorted(names))}"
+        raise UsageError(f"no operator '{printable(op, 80)}' here; {hint}")
     return found
 
 
@@ -71,9 +72,15 @@ def _explain_op(op: Op, phase: str, step: Step, ready: Setup) -> dict[str, Any]:
         "inputs": {k: v for k, v in op.inputs.items() if v is not None}, "formula": _doc(op),
         "quantities": quantities, "terms": [t for t in terms if t is not None],
         "limiter": rates.limiter(cost), "intensity": _intensity(cost.flops, cost.bytes),
-        "ridge": ready.gpu.ridge(ready.plan.linear_math), "time_us": bound * 1e6, "total_us": bound * op.count * 1e6,
+        "ridge": _own_ridge(op, ready), "time_us": bound * 1e6, "total_us": bound * op.count * 1e6,
         "fidelity": "bound",
     }  # fmt: skip
+
+
+def _own_ridge(op: Op, ready: Setup) -> float | None:
+    """Ridge of the number format that the operator multiplies in; ``None`` when it multiplies nothing."""
+    formats = [unit.removeprefix("matrix:") for unit in op.unit_cost.ops if unit.startswith("matrix:")]
+    return ready.gpu.ridge(formats[0]) if formats else None
 
 
 def _intensity(flops: Num, moved: Num) -> float:
@@ -143,8 +150,9 @@ def _paragraph(e: dict[str, Any]) -> str:
         rate = engineering(t["rate"], f"{unit}/s", 4)
         lines.append(f"  time on {t['resource']}: {engineering(t['work'], unit, 4)} / {rate} = {t['time_us']:.4g} us")
     times = "" if e["count"] == 1 else f"; {e['count']:g} times = {e['total_us']:.5g} us"
+    ridge = f", ridge {e['ridge']:.3g}" if e["ridge"] is not None else ""
     lines.append(
         f"  bound = the longest = {e['time_us']:.4g} us, set by {e['limiter']} "
-        f"(intensity {e['intensity']:.3g} FLOP/byte, ridge {e['ridge']:.3g}){times}"
+        f"(intensity {e['intensity']:.3g} FLOP/byte{ridge}){times}"
     )
     return "\n".join(lines)

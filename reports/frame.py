@@ -13,7 +13,14 @@ from matplotlib.text import Text
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from perfmodel.base.units import engineering
-from perfmodel.reports.roofline_data import undrawn
+from perfmodel.reports.roofline_data import (
+    MINOR,
+    basis,
+    device_noun,
+    points,
+    undrawn,
+    unlabelled,
+)
 from perfmodel.reports.words import common_settings, one_line, share_list, title
 
 if TYPE_CHECKING:
@@ -27,13 +34,13 @@ if TYPE_CHECKING:
 #: Pixels at the layout's resolution: left of the axes, around the picture, and between blocks.
 LEFT, EDGE, GAP = 74, 18, 8
 
-#: Height of the row of ridge labels above the axes.
-ROW = 46
+#: Height of the row of ridge labels above the axes, and of the gap where the legend has them.
+ROW, NO_ROW = 46, 10
 
 
 def labelled_share(analyses: int) -> float:
     """Least share of the time that an operator needs for a label: more analyses leave room for fewer labels."""
-    return 0.0 if analyses == 1 else 0.05 if analyses == 2 else 0.2
+    return MINOR if analyses == 1 else 0.05 if analyses == 2 else 0.2
 
 
 class Frame:
@@ -46,9 +53,19 @@ class Frame:
         self.axes: Axes
 
     def compose(
-        self, legend: Sequence[tuple[tuple[Any, ...], str]], roofs: Mapping[tuple[str, float], tuple[str, bool]]
-    ) -> None:
-        """Place the blocks, and make the axes between them, with room for the names of the roofs to their right."""
+        self, legend: Sequence[tuple[tuple[Any, ...], str]], roofs: Mapping[tuple[str, float], tuple[str, bool]],
+        row: int = ROW,
+    ) -> None:  # fmt: skip
+        """Place the blocks, and make the axes between them, with room for the names of the roofs to their right.
+
+        Parameters
+        ----------
+        legend : sequence of (handles, text)
+        roofs : mapping
+            Of each roof its label, and whether it is strong.
+        row : int
+            Pixels to keep free above the axes.
+        """
         heading = title(self.analyses)
         top = self.height - EDGE
         top = self._block(heading, top, fontsize=13, fontweight="bold", color=self.theme.text) - 3
@@ -60,7 +77,7 @@ class Frame:
         for note in reversed(self._notes()):
             bottom = self._block(note, bottom, upwards=True, fontsize=8, color=self.theme.muted) + 3
         bottom += 48
-        width, height = self.width - LEFT - self._column(roofs), max(top - ROW - bottom, 120)
+        width, height = self.width - LEFT - self._column(roofs), max(top - row - bottom, 120)
         self.axes = self.figure.add_axes(
             (LEFT / self.width, bottom / self.height, width / self.width, height / self.height),
             facecolor=self.theme.background,
@@ -68,7 +85,7 @@ class Frame:
         self.axes.set_xscale("log")
         self.axes.set_yscale("log")
         self.axes.set_xlabel("arithmetic intensity (FLOP per byte of device memory)", fontsize=9.5)
-        self.axes.set_ylabel("FLOP/s of one GPU", fontsize=9.5)
+        self.axes.set_ylabel(f"FLOP/s of one {device_noun(self.analyses)}", fontsize=9.5)
         self.figure.set_label("\n".join([heading, self._description()]))
 
     def _column(self, roofs: Mapping[tuple[str, float], tuple[str, bool]]) -> float:
@@ -95,21 +112,33 @@ class Frame:
         return f"Roofline. {self._subtitle()} {notices}".strip()
 
     def _notes(self) -> list[str]:
-        """What is not in the picture, and how to read it."""
-        least = labelled_share(len(self.analyses))
-        remarks = ["Area of a point: share of its phase's time. Each is where its bound puts it: no kernel is higher."]
+        """How to read the picture, and what it does not show."""
+        measured = basis(self.analyses)
+        remarks = ["Area of a point: share of its phase's time."]
+        remarks.append(measured or "Each is where its bound puts it: no kernel is higher.")
         if any(a.setup.plan.gpus > 1 for a in self.analyses):
-            remarks.append("Work, bytes and rates are one GPU's.")
-        if least:
-            remarks.append(f"Below {100 * least:.0f} % without a label: see the table.")
-        found = [" ".join(remarks)]
+            remarks.append(f"Work, bytes and rates are one {device_noun(self.analyses)}'s.")
         if len(self.analyses) > 1:
-            names = dict.fromkeys(name for a in self.analyses for shares in undrawn(a).values() for name in shares)
-            return [*found, f"Not drawn, for want of FLOPs: {', '.join(names)}."] if names else found
-        parts = [f"in {phase} {share_list(shares)}" for phase, shares in undrawn(self.analyses[0]).items() if shares]
-        if parts:
-            found.append(f"Not drawn, for want of FLOPs: {'; '.join(parts)}.")
-        return found
+            least = f"{100 * labelled_share(len(self.analyses)):.0f} %"
+            remarks.append(f"Labelled from {least} on, where there is room beside the point: the table has the rest.")
+        return [note for note in (" ".join(remarks), self._small(), self._undrawn()) if note]
+
+    def _small(self) -> str:
+        """The operators of a single analysis whose points are too small for a label."""
+        small = unlabelled(points(self.analyses[0])) if len(self.analyses) == 1 else {}
+        listed = "; ".join(f"in {phase} {names}" for phase, names in small.items())
+        return f"Below {100 * MINOR:g} % of the time and without a label, at FLOP/byte: {listed}." if listed else ""
+
+    def _undrawn(self) -> str:
+        """The operators that are no points."""
+        if len(self.analyses) > 1:
+            listed = ", ".join(
+                dict.fromkeys(name for a in self.analyses for shares in undrawn(a).values() for name in shares)
+            )
+        else:
+            found = undrawn(self.analyses[0])
+            listed = "; ".join(f"in {phase} {share_list(shares)}" for phase, shares in found.items() if shares)
+        return f"Not drawn, for want of FLOPs: {listed}." if listed else ""
 
     def _block(self, text: str, y: float, upwards: bool = False, x: float = EDGE, **style: Any) -> float:
         """Wrapped text from ``y`` down (or up); returns where it ends."""

@@ -7,6 +7,7 @@ line crosses least. The search is exhaustive and its order fixed: the same pictu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -66,6 +67,9 @@ class Wish:
         Preferred direction; a place on the other side costs up to twice its distance.
     ring : float
         Distance around (x, y) within which its leader may cross points: they are the ones it names.
+    reach : float
+        Greatest distance from (x, y). Where it is finite, the leader crosses no text, other point or leader either:
+        there is rather no label.
     """
 
     x: float
@@ -75,6 +79,7 @@ class Wish:
     gap: float = 4.0
     pull: tuple[float, float] = (0.0, 0.0)
     ring: float = 6.0
+    reach: float = math.inf
 
 
 class Board:
@@ -176,8 +181,13 @@ class Board:
         off_centre = 0.02 * np.hypot(middle_x, middle_y)
         cost = distance * (1.5 - 0.5 * along) + off_centre + COVERS * covered + np.where(distance < wish.gap, 1e6, 0.0)
         near = np.argsort(cost, kind="stable")[: 8 * COMPARED : 8]
-        total = cost[near] + self._leader_costs(wish, dx[near], dy[near])
+        crossing, clear = self._leader_costs(wish, dx[near], dy[near])
+        total = cost[near] + crossing
+        if math.isfinite(wish.reach):
+            total = np.where(clear & (distance[near] <= wish.reach), total, np.inf)
         best = int(np.argmin(total))
+        if not np.isfinite(total[best]):
+            return None, NOWHERE
         x, y = float(lefts[near[best]]), float(bottoms[near[best]])
         return Box(x, y, x + wish.width, y + wish.height), float(total[best])
 
@@ -196,18 +206,18 @@ class Board:
         bottoms = np.asarray(self.bounds.y0 + y * self.cell + self.margin, dtype=np.float64)
         return lefts, bottoms, covered
 
-    def _leader_costs(self, wish: Wish, dx: Array, dy: Array) -> Array:
-        """What the straight lines from the point to each box cross."""
+    def _leader_costs(self, wish: Wish, dx: Array, dy: Array) -> tuple[Array, NDArray[np.bool_]]:
+        """What the straight lines from the point to each box cost, and which cross at most lines of the drawing."""
         longest = float(np.max(np.hypot(dx, dy), initial=1.0))
         steps = np.linspace(0.0, 1.0, max(2, int(2 * longest / self.cell)))
         x, y = wish.x + np.outer(dx, steps), wish.y + np.outer(dy, steps)
         rows, columns = self._index(x, y)
         outside = np.hypot(x - wish.x, y - wish.y) > wish.ring
-        weight = (
-            OVER_TEXT * self._text[rows, columns] + OVER_LINE * self._lines[rows, columns]
-            + outside * (OVER_MARK * self._marks[rows, columns] + OVER_LEADER * self._leaders[rows, columns])
-        )  # fmt: skip
-        return np.asarray(weight.mean(axis=1) * np.hypot(dx, dy))
+        text, lines = self._text[rows, columns], self._lines[rows, columns]
+        marks, leaders = outside & self._marks[rows, columns], outside & self._leaders[rows, columns]
+        weight = OVER_TEXT * text + OVER_LINE * lines + OVER_MARK * marks + OVER_LEADER * leaders
+        clear = ~(text | marks | leaders).any(axis=1)
+        return np.asarray(weight.mean(axis=1) * np.hypot(dx, dy)), clear
 
     def _index(self, x: Array, y: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         rows = np.clip(((y - self.bounds.y0) / self.cell).astype(np.intp), 0, self._text.shape[0] - 1)

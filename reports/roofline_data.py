@@ -9,12 +9,13 @@ them (the softmax in attention) would lift it above. Operators of vector work al
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from perfmodel.base.units import engineering
 from perfmodel.reports.words import (
+    clip,
     format_name,
     intensity,
     limiter_words,
@@ -30,12 +31,14 @@ if TYPE_CHECKING:
     from perfmodel.roofline.analysis import Analysis
     from perfmodel.roofline.phases import OpResult, Phase
 
-#: Operators below this share of their phase's time are named together.
+#: Operators below this share of their phase's time are points without a label; a note names them.
 MINOR = 0.005
 
 #: In a label of several operators, those below this share run on in one line.
 NAMED = 0.02
 
+#: What one device of a kind is called; of other kinds, a device.
+_NOUNS = {"gpu": "GPU", "cpu": "CPU"}
 
 _RESOURCES = {"hbm": "memory", "matrix": "matrix"}
 
@@ -208,47 +211,47 @@ def undrawn(analysis: Analysis) -> dict[str, dict[str, float]]:
 
 @dataclass(frozen=True)
 class Group:
-    """Points of one phase that are so near to each other that one label names them."""
+    """Points of one phase and one limiter that are drawn in one place, so that one label names them."""
 
     points: tuple[Point, ...]
-    minor: bool
 
     @property
     def anchor(self) -> Point:
         """The point that the leader goes to: the largest."""
         return self.points[0]
 
+    @property
+    def share(self) -> float:
+        """Of the phase's time, together."""
+        return sum(p.share for p in self.points)
 
-def groups(found: Sequence[Point], reach: float) -> list[Group]:
-    """Split points into labels: neighbours within ``reach`` decades of intensity share one, large and small apart.
 
-    Points on a roof lie on a line, so their distance along it is that in intensity; points off the roof are apart.
+def groups(found: Sequence[Point], near: Callable[[Point, Point], bool]) -> list[Group]:
+    """Split points into labels: what limits them is the same, and so is the place, to the eye.
+
+    Points of two roofs never share a label, however near these are: the label stands for one of them.
 
     Parameters
     ----------
-    reach : float
-        In decades; small operators are gathered over six times this.
+    found : sequence of Point
+        Largest share first.
+    near : (Point, Point) -> bool
+        Whether the second is drawn in the place of the first, the group's largest.
+
+    Returns
+    -------
+    list of Group
+        Each point in one; the largest share of the time first.
     """
-    result: list[Group] = []
-    for minor in (False, True):
-        mine = [p for p in found if (p.share < MINOR) == minor]
-        for phase in dict.fromkeys(p.phase for p in mine):
-            for on_roof in (True, False):
-                chosen = sorted((p for p in mine if p.phase == phase and p.on_roof == on_roof), key=lambda p: p.x)
-                result += [Group(g, minor) for g in _runs(chosen, reach * (6 if minor else 1), on_roof)]
-    return sorted(result, key=lambda g: (g.minor, -sum(p.share for p in g.points), g.anchor.phase, g.anchor.x))
-
-
-def _runs(ordered: Sequence[Point], reach: float, on_roof: bool) -> list[tuple[Point, ...]]:
-    """Cut points in order of intensity where one is more than ``reach`` from the first of its run."""
     runs: list[list[Point]] = []
-    for point in ordered:
-        near = runs and abs(math.log10(point.x / runs[-1][0].x)) <= reach
-        if near and (on_roof or abs(math.log10(point.y / runs[-1][0].y)) <= reach):
-            runs[-1].append(point)
+    for point in found:
+        for run in runs:
+            if (run[0].phase, run[0].limiter) == (point.phase, point.limiter) and near(run[0], point):
+                run.append(point)
+                break
         else:
             runs.append([point])
-    return [tuple(sorted(run, key=lambda p: (-p.share, p.op))) for run in runs]
+    return sorted((Group(tuple(run)) for run in runs), key=lambda g: (-g.share, g.anchor.phase, g.anchor.x))
 
 
 def names(found: Sequence[Point]) -> dict[Point, str]:
@@ -263,11 +266,47 @@ def names(found: Sequence[Point]) -> dict[Point, str]:
 
 def group_lines(group: Group, called: dict[Point, str]) -> list[str]:
     """The label: a line an operator with its share; the smaller ones run on, with their sum."""
-    big = [] if group.minor else [p for i, p in enumerate(group.points) if p.share >= NAMED or i == 0]
+    big = [p for i, p in enumerate(group.points) if p.share >= NAMED or i == 0]
     rest = [p for p in group.points if p not in big]
-    if len(rest) == 1 and not group.minor:
+    if len(rest) == 1:
         big, rest = big + rest, []
     lines = [f"{called[p]} {percent(p.share)}" + ("" if p.on_roof else f", {p.limiter}") for p in big]
     if rest:
         lines.append(", ".join(called[p] for p in rest) + f" {percent(sum(p.share for p in rest))}")
     return [line.replace(" %", "\u00a0%").replace("< ", "<\u00a0") for line in lines]
+
+
+def unlabelled(found: Sequence[Point]) -> dict[str, str]:
+    """Phase -> its points below ``MINOR``, which get no label: ``rope 0.75, lm_head 1``, by intensity."""
+    called, listed = names(found), {}
+    for phase in dict.fromkeys(p.phase for p in found):
+        small = sorted((p for p in found if p.phase == phase and p.share < MINOR), key=lambda p: (p.x, p.op))
+        if small:
+            listed[phase] = ", ".join(f"{clip(called[p], 60)} {intensity(p.x)}" for p in small)
+    return dict(sorted(listed.items(), key=lambda item: item[0] != "prefill"))
+
+
+# Whose numbers they are
+
+
+def device_noun(analyses: Sequence[Analysis]) -> str:
+    """What one of the devices is called: GPU, CPU, or device where they are something else or differ."""
+    nouns = {_NOUNS.get(a.setup.gpu.kind, "device") for a in analyses}
+    return nouns.pop() if len(nouns) == 1 else "device"
+
+
+def detected(analyses: Sequence[Analysis]) -> list[str]:
+    """Titles of the processors whose numbers are no datasheet's: peaks derived, bandwidth measured on this machine."""
+    gpus = [a.setup.gpu for a in analyses]
+    found = [g for g in gpus if g.kind == "cpu" and g.memory.hbm.bandwidth.source.startswith("measured")]
+    return list(dict.fromkeys(clip(g.title) for g in found))
+
+
+def basis(analyses: Sequence[Analysis]) -> str:
+    """A sentence on the numbers of detected processors; nothing where all are documented."""
+    if not (titles := detected(analyses)):
+        return ""
+    return (
+        f"Peaks of {', '.join(titles)} are derived from cores, SIMD width and clock, and the memory bandwidth was "
+        "measured here: a run beats its bound where these are too low."
+    )

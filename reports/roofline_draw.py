@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.lines import Line2D
 
 from perfmodel.base.units import engineering
-from perfmodel.reports.frame import Frame, labelled_share, ticks
+from perfmodel.reports.frame import NO_ROW, ROW, Frame, labelled_share, ticks
 from perfmodel.reports.roofline_data import (
     Point,
     Roof,
@@ -47,6 +47,15 @@ AREA, LEAST_AREA = 900.0, 14.0
 #: Pixels between the axes and the column of roof labels.
 COLUMN_GAP = 16
 
+#: Points share a label within this distance in pixels, or within this part of the larger one's radius.
+SAME_PLACE, INSIDE = 8.0, 0.6
+
+#: Longest leader in pixels, by the number of analyses; above two, as with three.
+REACH = {1: math.inf, 2: 130.0, 3: 70.0}
+
+#: With more GPUs than this the legend has their bandwidths and ridges, for want of room at the lines.
+FEW_GPUS = 2
+
 
 def marker_size(share: float) -> float:
     """Side or diameter in points; the area is in proportion to the share of time."""
@@ -77,11 +86,12 @@ class Picture:
             if a.setup.gpu not in self.gpus:
                 self.gpus.append(a.setup.gpu)
         self.roofs = [self._chosen_roofs(gpu) for gpu in self.gpus]
+        self.crowded = len(self.gpus) > FEW_GPUS
 
     def compose(self) -> None:
         """Draw everything, labels last."""
         frame = Frame(self.figure, self.analyses, self.theme)
-        frame.compose(self._legend(), self._roof_names())
+        frame.compose(self._legend(), self._roof_names(), NO_ROW if self.crowded else ROW)
         self.axes = frame.axes
         self.x0, self.x1, self.y0, self.y1 = self._limits()
         self.axes.set_xlim(self.x0, self.x1)
@@ -91,16 +101,18 @@ class Picture:
         for gpu in self.gpus:
             self._lines(gpu)
         self._marks()
-        self._slope_labels()
+        if not self.crowded:
+            self._slope_labels()
+            self._ridge_labels()
         self._roof_labels()
-        self._ridge_labels()
-        large, small = self._point_labels()
-        frame.leave_out(self.texts.place(large) + self.texts.place(small))
+        left_out = self.texts.place(self._point_labels())
+        if len(self.analyses) == 1:
+            frame.leave_out(left_out)
 
     # What is drawn
 
     def _limits(self) -> tuple[float, float, float, float]:
-        """Axes that hold all points and used roofs, with room for labels to the left, right and below."""
+        """Axes that hold all points and roofs, and at least two decades, with room for labels on all sides."""
         every = [p for found in self.points for p in found]
         shown = [(gpu, roof) for gpu in self.gpus for roof in self._roofs(gpu)]
         ridges = [roof.peak / gpu.bandwidth for gpu, roof in [s for s in shown if s[1].used] or shown]
@@ -108,7 +120,7 @@ class Picture:
         x0 = min([p.x for p in every] + [1.0]) / 6
         x1 = 3 * max([p.x for p in every] + [3 * r for r in ridges])
         y0 = min([p.y for p in every] + peaks) / 8
-        return x0, max(x1, 1e3 * x0), min(y0, max(peaks) / 1e3), 5 * max(peaks)
+        return x0, max(x1, 1e3 * x0), min(y0, max(peaks) / 100), 5 * max(peaks)
 
     def _roofs(self, gpu: Gpu) -> list[Roof]:
         return self.roofs[self.gpus.index(gpu)]
@@ -193,8 +205,16 @@ class Picture:
                 return [((prefill,), texts[0]), ((decode,), texts[1])]
             dash = DASHES[self.gpus.index(a.setup.gpu)]
             line = Line2D([], [], color=self.theme.line, linewidth=1.8, linestyle=dash)
-            rows.append(((line, prefill, decode), f"{key}: {', '.join(texts)}"))
+            lines = self._lines_in_words(a.setup.gpu) if self.crowded else ""
+            rows.append(((line, prefill, decode), f"{clip(key, 48)}: {', '.join(texts)}{lines}"))
         return rows
+
+    def _lines_in_words(self, gpu: Gpu) -> str:
+        """Bandwidth and ridges of one of many GPUs."""
+        ridges = [
+            f"{', '.join(f.upper() for f in roof.used)} {intensity(x)}" for g, roof, x in self._ridges() if g == gpu
+        ]
+        return f"; {self._slopes(gpu)[0].label}" + f", ridge {', '.join(ridges)} FLOP/B" * bool(ridges)
 
     # Labels
 
@@ -246,25 +266,29 @@ class Picture:
         artists = [self.texts.text(text, **style) for text in texts]
         self.texts.row(artists, [self.texts.pixel(x, self.y1)[0] for _, _, x in self._ridges()], COLUMN_GAP)
 
-    def _point_labels(self) -> tuple[list[Label], list[Label]]:
-        """Labels of large and of small operators, largest share first."""
-        reach = 22 / (self.texts.area.x1 - self.texts.area.x0) * math.log10(self.x1 / self.x0)
+    def _point_labels(self) -> list[Label]:
+        """Labels of all but the small operators, largest share first."""
         wanted = []
         for index, found in enumerate(self.points):
             called = {point: clip(name, 60) for point, name in names(found).items()}
             shown = [p for p in found if p.share >= labelled_share(len(self.points))]
-            for group in groups(shown, reach):
-                weight = (group.minor, -sum(p.share for p in group.points), index)
-                wanted.append((weight, self._point_label(index, group_lines(group, called), group.anchor, group.minor)))
-        wanted.sort(key=lambda item: item[0])
-        large, small = ([label for (minor, *_), label in wanted if minor == kind] for kind in (False, True))
-        return large, small
+            wanted += [
+                ((-group.share, index), self._point_label(index, group_lines(group, called), group.anchor))
+                for group in groups(shown, self._in_one_place)
+            ]
+        return [label for _, label in sorted(wanted, key=lambda item: item[0])]
 
-    def _point_label(self, index: int, lines: Sequence[str], anchor: Point, minor: bool) -> Label:
+    def _in_one_place(self, large: Point, small: Point) -> bool:
+        """Whether two points are one to the eye."""
+        (ax, ay), (bx, by) = self.texts.pixel(large.x, large.y), self.texts.pixel(small.x, small.y)
+        return math.hypot(ax - bx, ay - by) <= max(SAME_PLACE, INSIDE * self._radius(large))
+
+    def _point_label(self, index: int, lines: Sequence[str], anchor: Point) -> Label:
         wrapped = [part for line in lines for part in balanced(line, 44)]
         heading = [clip(self.keys[index], 40)] if self.keys[index] else []
         up, left = (-1 if anchor.phase == "decode" else 1), (0 if anchor.resource == "matrix" else -1)
         return Label(
             (*heading, *wrapped), anchor.x, anchor.y, self._radius(anchor), (0.7 * up * left, 0.7 * up),
-            getattr(self.theme, f"{anchor.phase}_text"), getattr(self.theme, anchor.phase), 7.8 if minor else 8.5,
+            getattr(self.theme, f"{anchor.phase}_text"), getattr(self.theme, anchor.phase),
+            reach=REACH[min(len(self.analyses), 3)], gid=f"label:{index}:{anchor.phase}",
         )  # fmt: skip

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perfmodel.base.units import gib
+from perfmodel.reports.summary import batch_words
 from perfmodel.reports.tables import Column, render, roofline_columns, roofline_rows
 from perfmodel.reports.words import common_settings, memory_name, seconds, title
-from perfmodel.roofline.critical import linear_critical_batch
 
 if TYPE_CHECKING:
     from perfmodel.roofline.analysis import Analysis, Estimate
 
+_TIMES = (
+    "time: roofline bound of each operator, one after another, each from cold memory; no kernel is faster, most are "
+    "slower"
+)
+
 
 def text(analyses: Sequence[Analysis], fmt: str) -> str:
     """The operators of prefill and decode as a table, CSV or Markdown."""
-    notes = [line for analysis in _distinct(analyses) for line in _notes(analysis)]
-    notes += list(dict.fromkeys(a.notice for a in analyses if a.notice))
+    notes = [_ridge(analysis) for analysis in _distinct(analyses)] + [_TIMES, *map(_totals, analyses)]
+    notes += list(dict.fromkeys(note for a in analyses for note in (*a.warnings, a.notice) if note))
     settings = common_settings(analyses)
     heading = f"{title(analyses)}: {settings}" if settings else title(analyses)
     return render(roofline_rows(analyses), roofline_columns(analyses), fmt, heading, notes)
@@ -27,48 +32,55 @@ def _distinct(analyses: Sequence[Analysis]) -> list[Analysis]:
     return list({(a.setup.gpu.name, a.setup.plan.weights.name): a for a in analyses}.values())
 
 
-def _notes(a: Analysis) -> list[str]:
-    gpu, plan = a.setup.gpu, a.setup.plan
-    math = plan.linear_math
-    ridge = f"ridge {gpu.ridge(math):,.0f} FLOP/byte ({math.upper()} peak / {memory_name(gpu)} bandwidth)"
-    batch = linear_critical_batch(gpu, plan.weights.bits / 8, math)
-    return [
-        f"{gpu.title}: {ridge}; linear layers turn compute-bound at {batch:,.0f} tokens a step "
-        f"with {plan.weights.name} weights",
-        "time: roofline bound, datasheet peaks, operators one after another; no real kernel is faster, most are slower",
-    ]
+def _ridge(a: Analysis) -> str:
+    gpu, math = a.setup.gpu, a.setup.plan.linear_math
+    peaks = "peaks derived and bandwidth measured here" if gpu.kind == "cpu" else "datasheet peaks"
+    ridge = f"ridge {gpu.ridge(math):,.0f} FLOP/byte ({math.upper()} peak / {memory_name(gpu)} bandwidth; {peaks})"
+    return f"{gpu.title}: {ridge}. {batch_words(a)}".rstrip(" .")
+
+
+def _totals(a: Analysis) -> str:
+    part = f" of one micro-batch of {a.microbatch}, as in the table," if a.microbatch < a.batch else ""
+    return (
+        f"batch {a.batch:,}: TTFT {seconds(a.ttft_s)} (all overlapped and fused: {seconds(a.ttft_floor_s)}), TPOT "
+        f"{seconds(a.tpot_s)} ({seconds(a.tpot_floor_s)}); prefill{part} {seconds(float(a.prefill.time.bound))}"
+    )
 
 
 def estimate_text(found: Estimate, fmt: str) -> str:
     """TTFT, TPOT and throughput, each with its meaning and its interval."""
     a = found.analysis
-    requests = f"{a.batch:,} x ({a.input_tokens:,} in + {a.output_tokens:,} out)"
+    gpus, ceiling = a.setup.plan.gpus, a.tokens_ceiling_per_s
+    over = f"output tokens of all GPUs over {a.batch:,} x ({a.input_tokens:,} in + {a.output_tokens:,} out)"
     rows = [
-        _row("TTFT", found.ttft_s, "s", "at least", "prefill of the whole batch, no queueing"),
-        _row("TPOT", found.tpot_s, "s", "at least", "mean time per output token after the first"),
-        _row("throughput", found.tokens_per_s, "tokens/s", "at most", f"output tokens of all GPUs over {requests}"),
-        _row("throughput per GPU", found.tokens_per_s / a.setup.plan.gpus, "tokens/s", "at most", "the same, per GPU"),
+        _row("TTFT", "s", found.ttft_s, a.ttft_floor_s, "prefill of the whole batch, no queueing"),
+        _row("TPOT", "s", found.tpot_s, a.tpot_floor_s, "mean time per output token after the first"),
+        _row("throughput", "tokens/s", found.tokens_per_s, ceiling, over),
+        _row("throughput per GPU", "tokens/s", found.tokens_per_s / gpus, ceiling / gpus, "the same, per GPU"),
     ]
-    if fmt in ("csv", "json"):
-        columns = [Column(key, key) for key in ("quantity", "value", "unit", "is", "meaning")]
-        return render(rows, columns, fmt)
+    names = ("quantity", "unit", "bound", "limit", "meaning")
+    if fmt == "csv":
+        return render(rows, [Column(key, key) for key in names], fmt)
     for row in rows:
-        row["value"] = seconds(row["value"]) if row["unit"] == "s" else f"{row['value']:,.4g} tokens/s"  # type: ignore[arg-type]
-    columns = [
-        Column("quantity", "quantity"),
-        Column("is", "is"),
-        Column("value", "value"),
-        Column("meaning", "meaning"),
-    ]
+        row |= {key: _shown(row[key], row["unit"]) for key in ("bound", "limit")}
+    return render(rows, [Column(key, key) for key in names if key != "unit"], fmt, a.title, _estimate_notes(a))
+
+
+def _estimate_notes(a: Analysis) -> list[str]:
     m = a.memory
-    notes = [
-        "fidelity: bound (roofline); the interval is open: no run is faster, nothing limits it above",
+    return [
+        *a.warnings,
+        "bound: operators at their rooflines, one after another, each from cold memory; most runs are slower",
+        "limit: all of it overlapped and fused; nothing is faster. Nothing limits the other side (fidelity: bound)",
         f"memory a GPU: weights {gib(m.weights)} + KV cache {gib(m.kv)} + activations {gib(m.activations)} of "
         f"{gib(m.usable)} usable (GiB = 2^30 bytes)",
         "`perfmodel roofline` with the same options shows the operators, `perfmodel explain` their formulas",
     ]
-    return render(rows, columns, fmt, a.title, notes)
 
 
-def _row(name: str, value: float, unit: str, side: str, meaning: str) -> dict[str, object]:
-    return {"quantity": name, "value": value, "unit": unit, "is": side, "meaning": meaning}
+def _row(name: str, unit: str, bound: float, limit: float, meaning: str) -> dict[str, Any]:
+    return {"quantity": name, "unit": unit, "bound": bound, "limit": limit, "meaning": meaning}
+
+
+def _shown(value: float, unit: str) -> str:
+    return f"≥ {seconds(value)}" if unit == "s" else f"≤ {value:,.4g} tokens/s"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.lines import Line2D
@@ -33,6 +33,10 @@ class Label:
         Of the text, and of the line to the point.
     size : float
         Of the text, in points.
+    reach : float
+        Greatest length of the leader, in pixels; rather no label than a longer one.
+    gid : str
+        Of the text.
     """
 
     lines: tuple[str, ...]
@@ -43,7 +47,8 @@ class Label:
     colour: str
     leader: str
     size: float = 8.5
-    style: dict[str, Any] = field(default_factory=dict)
+    reach: float = math.inf
+    gid: str = ""
 
     def shorter(self) -> Label | None:
         """With half of its lines; ``None`` when nothing is left to drop."""
@@ -51,7 +56,7 @@ class Label:
         if len(kept) < 2:
             return None
         lines = (*kept[: len(kept) // 2], "…")
-        return Label(lines, self.x, self.y, self.gap, self.pull, self.colour, self.leader, self.size, self.style)
+        return replace(self, lines=lines)
 
 
 class Texts:
@@ -115,11 +120,12 @@ class Texts:
 
     def _make(self, label: Label) -> tuple[Text, Wish]:
         artist = self.text(
-            "\n".join(label.lines), va="bottom", linespacing=1.2, color=label.colour, fontsize=label.size, **label.style
-        )
+            "\n".join(label.lines), va="bottom", linespacing=1.2, color=label.colour, fontsize=label.size,
+            gid=label.gid or None,
+        )  # fmt: skip
         width, height = self.measure(artist)
         x, y = self.pixel(label.x, label.y)
-        return artist, Wish(x, y, width, height, label.gap + 4, label.pull, ring=label.gap + 4)
+        return artist, Wish(x, y, width, height, label.gap + 4, label.pull, label.gap + 4, label.reach)
 
     def _finish(self, label: Label, artist: Text, wish: Wish, box: Box) -> None:
         right_of_it = (box.x0 + box.x1) / 2 >= wish.x
@@ -135,7 +141,13 @@ class Texts:
                 wish.y + (to_y - wish.y) * label.gap / length,
             )
             self._segment(
-                from_x, from_y, to_x, to_y, color=label.leader, zorder=4, gid=f"leader:{len(self.axes.lines)}"
+                from_x,
+                from_y,
+                to_x,
+                to_y,
+                color=label.leader,
+                zorder=4,
+                gid=f"leader:{len(self.axes.lines)}:{label.gid}",
             )
 
     # Labels along lines, and beside the axes

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from perfmodel.base.units import engineering, gb, gib
+from perfmodel.modelspecs.schema import Moe
 from perfmodel.reports.words import (
     by_limiter,
     format_name,
@@ -18,7 +19,7 @@ from perfmodel.reports.words import (
     share_list,
     unit_name,
 )
-from perfmodel.roofline.critical import linear_critical_batch
+from perfmodel.roofline.critical import linear_batch
 
 if TYPE_CHECKING:
     from perfmodel.roofline.analysis import Analysis
@@ -34,22 +35,31 @@ _STREAMS = {
 }  # fmt: skip
 
 
+#: What the times are, and what could still be faster.
+BOUND_WORDS = (
+    "Times are roofline bounds of operators that run one after another, each from cold memory, as engines run them: no "
+    "such run is faster, most are slower. The floor is what remains when communication is overlapped and activations "
+    "never leave the chip: nothing at all is faster."
+)
+
+
 def headline(a: Analysis) -> list[dict[str, str]]:
     """The times and rates of a request, each with its definition: ``name``, ``value``, ``meaning``."""
-    at = ("at least", "at most") if a.fits else ("hypothetical: at least", "hypothetical: at most")
+    at = "" if a.fits else "hypothetical: "
     return [
-        {"name": "Time to first token (TTFT)", "value": f"{at[0]} {seconds(a.ttft_s)}",
-         "meaning": "prefill of the whole batch, without queueing"},
-        {"name": "Time per output token (TPOT)", "value": f"{at[0]} {seconds(a.tpot_s)}",
-         "meaning": "the mean decode step, for every token after the first"},
-        {"name": "Throughput", "value": f"{at[1]} {a.tokens_per_s:,.4g} tokens/s",
-         "meaning": "output tokens of all GPUs over the whole request: batch × output / (TTFT + (output − 1) × TPOT)"},
+        {"name": "Time to first token (TTFT)", "value": f"{at}≥ {seconds(a.ttft_s)}",
+         "meaning": f"prefill of the whole batch, without queueing; floor {seconds(a.ttft_floor_s)}"},
+        {"name": "Time per output token (TPOT)", "value": f"{at}≥ {seconds(a.tpot_s)}",
+         "meaning": f"the mean decode step, for every token after the first; floor {seconds(a.tpot_floor_s)}"},
+        {"name": "Throughput", "value": f"{at}≤ {a.tokens_per_s:,.4g} tokens/s",
+         "meaning": "output tokens of all GPUs over the whole request: batch × output / (TTFT + (output − 1) × TPOT); "
+                    f"ceiling {a.tokens_ceiling_per_s:,.4g}"},
     ]  # fmt: skip
 
 
 def sentences(a: Analysis) -> list[str]:
     """What limits, whether it fits, and what would help."""
-    found = [fit_words(a)]
+    found = [fit_words(a), *a.warnings, BOUND_WORDS]
     found += [phase_words(a, phase) for phase in (a.prefill, a.decode)]
     found += [batch_words(a), *advice(a)]
     return [one_line(sentence) for sentence in found if sentence]
@@ -73,26 +83,27 @@ def phase_words(a: Analysis, phase: Phase) -> str:
     """Which resources limit a phase, and its intensity against the ridge."""
     shares = {name: share for name, share in by_limiter(phase, a.setup).items() if share >= 0.005}
     cost, gpu, math_ = phase.cost, a.setup.gpu, a.setup.plan.linear_math
-    work = f"{phase.name.capitalize()} takes {seconds(float(phase.time.bound))}"
+    part = f" of one micro-batch of {a.microbatch}" if a.microbatch < a.batch else ""
+    work = f"{phase.name.capitalize()}{part} takes {seconds(float(phase.time.bound))}"
     words = f"{work}; its time is limited by {share_list(shares)}."
     if not float(cost.bytes):
         return words
     value, ridge = float(cost.flops) / float(cost.bytes), gpu.ridge(math_)
-    side, bound = ("above", "compute-bound") if value > ridge else ("below", "memory-bound")
     return (
-        f"{words} As a whole it does {intensity(value)} FLOP a byte, {side} the ridge of {intensity(ridge)} "
-        f"({unit_name(math_, gpu)} peak over {memory_name(gpu)} bandwidth), so it is {bound}."
+        f"{words} As a whole it does {intensity(value)} FLOP a byte of device memory; the ridge of "
+        f"{unit_name(math_, gpu)} over {memory_name(gpu)} is {intensity(ridge)}."
     )
 
 
 def batch_words(a: Analysis) -> str:
-    """The critical batch of the linear layers."""
-    plan = a.setup.plan
-    batch = linear_critical_batch(a.setup.gpu, plan.weights.bits / 8, plan.linear_math)
-    return (
-        f"Linear layers turn compute-bound at {batch:,.0f} tokens a step with {plan.weights.name} weights: below that, "
-        f"more tokens in a step cost them almost nothing."
-    )
+    """The critical batch of the linear layers, all of them together."""
+    batch, weights = linear_batch(a.setup), a.setup.plan.weights.name
+    if not math.isfinite(batch):
+        return ""
+    words = f"In decode the linear layers turn compute-bound at {batch:,.0f} tokens a step with {weights} weights"
+    if any(isinstance(f, Moe) for f in a.setup.model.ffn.values()):
+        return f"{words}; until all experts are chosen, more tokens in a step also read more experts."
+    return f"{words}: below that, more tokens in a step cost them almost nothing."
 
 
 def advice(a: Analysis) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.base.errors import DoesNotFit
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Analysis:
     """Every operator of a request's prefill and decode on a GPU.
 
@@ -64,9 +65,27 @@ class Analysis:
         return f"{self.setup.model.title} {self.memory.sentence()}: its times are hypothetical{hints}"
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What makes the question itself doubtful."""
+        longest, asked = self.setup.model.max_context, self.input_tokens + self.output_tokens
+        if asked <= longest:
+            return ()
+        return (f"{asked:,} tokens are more than the {longest:,} that {self.setup.model.title} is made for",)
+
+    @property
+    def microbatch(self) -> int:
+        """Sequences that one pass of a rank takes: the batch over data-parallel ranks and pipeline micro-batches."""
+        return ceil(self.batch / (self.setup.plan.dp * self.setup.plan.pp))
+
+    @property
     def ttft_s(self) -> float:
         """Bound of the time to first token: prefill of the whole batch through all pipeline stages. [s]"""
         return float(self.prefill.time.bound) * pipeline_factor(self.setup, self.batch)
+
+    @property
+    def ttft_floor_s(self) -> float:
+        """The same with everything overlapped and fused: nothing can be faster. [s]"""
+        return float(self.prefill.time.low) * pipeline_factor(self.setup, self.batch)
 
     @property
     def tpot_s(self) -> float:
@@ -74,9 +93,25 @@ class Analysis:
         return float(self.decode.time.bound)
 
     @property
+    def tpot_floor_s(self) -> float:
+        """The same with everything overlapped and fused: nothing can be faster. [s]"""
+        return float(self.decode.time.low)
+
+    @property
     def tokens_per_s(self) -> float:
-        """Output tokens of the deployment a second: ``batch x output / (ttft + (output - 1) tpot)``, at most."""
-        return self.batch * self.output_tokens / (self.ttft_s + (self.output_tokens - 1) * self.tpot_s)
+        """Output tokens of the deployment a second at the bounds: ``batch x output / (ttft + (output - 1) tpot)``."""
+        return self._rate(self.ttft_s, self.tpot_s)
+
+    @property
+    def tokens_ceiling_per_s(self) -> float:
+        """The same at the floors: no run of this batch makes more."""
+        return self._rate(self.ttft_floor_s, self.tpot_floor_s)
+
+    def _rate(self, ttft: float, tpot: float) -> float:
+        return self.batch * self.output_tokens / (ttft + (self.output_tokens - 1) * tpot)
+
+    def __repr__(self) -> str:
+        return f"<Analysis: {self.title}>"
 
     def rows(self) -> list[dict[str, Any]]:
         """One row an operator and phase, in SI units."""
@@ -95,6 +130,7 @@ class Analysis:
             "model": self.setup.model.name, "gpu": self.setup.gpu.name, "settings": self.setup.words(),
             "system": self.setup.topology.system, "batch": self.batch, "input": self.input_tokens,
             "output": self.output_tokens, "fidelity": "bound", "fits": self.fits, "notice": self.notice,
+            "warnings": list(self.warnings),
             "memory": memory_dict(self.memory), "ops": self.rows(),
         }  # fmt: skip
 
@@ -171,16 +207,16 @@ def analyze(
     need = memory(ready.model, ready.gpu, ready.plan, batch, input + output, batch * input)
     hints: tuple[str, ...] = ()
     if not need.fits:
-        hints = tuple(remedies(ready.model, ready.gpu, ready.plan, batch, input + output, batch * input))
+        hints = tuple(remedies(ready, batch, input + output, batch * input))
     return Analysis(
         ready, int(batch), int(input), int(output), prefill_phase(ready, batch, input),
         decode_phase(ready, batch, input, output), need, hints,
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Estimate:
-    """Times of a batch of equal requests.
+    """Times of a batch of equal requests, at bound fidelity: operators at their rooflines, one after another.
 
     Attributes
     ----------
@@ -200,9 +236,15 @@ class Estimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON; at bound fidelity no time has an upper limit (``null``)."""
-        times = {"ttft_s": self.ttft_s, "ttft_low_s": self.ttft_s, "ttft_high_s": None}
-        times |= {"tpot_s": self.tpot_s, "tpot_low_s": self.tpot_s, "tpot_high_s": None}
-        return {**times, "tokens_per_s": self.tokens_per_s, **self.analysis.to_dict()}
+        a = self.analysis
+        times = {"ttft_s": self.ttft_s, "ttft_low_s": a.ttft_floor_s, "ttft_high_s": None}
+        times |= {"tpot_s": self.tpot_s, "tpot_low_s": a.tpot_floor_s, "tpot_high_s": None}
+        rates = {"tokens_per_s": self.tokens_per_s, "tokens_per_s_high": a.tokens_ceiling_per_s}
+        return {**times, **rates, **a.to_dict()}
+
+    def __repr__(self) -> str:
+        times = f"TTFT {self.ttft_s:.4g} s, TPOT {self.tpot_s:.4g} s, {self.tokens_per_s:.4g} tokens/s"
+        return f"<Estimate (bound): {times}; {self.analysis.title}>"
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -211,7 +253,7 @@ class Estimate:
 
     def _repr_html_(self) -> str:
         return (
-            f"<p>TTFT at least {self.ttft_s * 1e3:.4g} ms, TPOT at least {self.tpot_s * 1e3:.4g} ms, at most "
+            f"<p>Roofline bounds: TTFT {self.ttft_s * 1e3:.4g} ms, TPOT {self.tpot_s * 1e3:.4g} ms, "
             f"{self.tokens_per_s:.4g} tokens/s</p>" + self.analysis._repr_html_()
         )
 
@@ -231,8 +273,10 @@ def estimate(model: str | ModelSpec, gpu: str | Gpu, **options: Any) -> Estimate
     """
     a = analyze(model, gpu, **options)
     if not a.fits:
-        hints = f"; {' or '.join(a.remedies)} would fit" if a.remedies else ""
+        hints = f"; {' or '.join(a.remedies)} would fit" if a.remedies else "; no option tried would fit"
         raise DoesNotFit(
-            f"{a.setup.model.title} on {a.setup.words()} {a.memory.sentence()}{hints}", a.memory.needed, a.memory.usable
+            f"{a.setup.model.title} on {a.setup.words()} {a.memory.sentence()}{hints}",
+            float(a.memory.needed),
+            a.memory.usable,
         )
     return Estimate(a.ttft_s, a.tpot_s, a.tokens_per_s, a)

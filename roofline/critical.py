@@ -84,13 +84,22 @@ def critical_batch(
     [295]
     """
     ready = setup(model, gpu, **plan)  # type: ignore[arg-type]
-    linear = first_root(lambda b: _balance(ready, decode(b, 1.0), _linear, False))
+    linear = linear_batch(ready)
 
     def whole_step(tokens: float) -> float:
         return first_root(lambda b: _balance(ready, decode(b, tokens), _any, include_activations))
 
     contexts: list[float] = np.atleast_1d(np.asarray(context, dtype=np.float64)).tolist()
     return [CriticalBatch(c, linear, whole_step(c)) for c in contexts]
+
+
+def linear_batch(ready: Setup) -> float:
+    """Sequences a decode step at which all its linear layers together turn compute-bound; infinite where never.
+
+    Weights against FLOPs, each layer in its own format. With experts it is far above a dense model's: until all of them
+    are chosen, more tokens also read more weights.
+    """
+    return first_root(lambda b: _balance(ready, decode(b, 1.0), _linear, False))
 
 
 def compute_bound_context(model: str | ModelSpec, gpu: str | Gpu, **plan: object) -> float:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+import numpy as np
+
 from perfmodel.base.errors import UsageError
+from perfmodel.base.num import Num, as_num
 from perfmodel.base.units import gib
 from perfmodel.hwspecs.schema import Gpu
 from perfmodel.modelspecs.counts import cache_bytes_per_token, compressed_bytes_per_token, held_tokens
-from perfmodel.modelspecs.formats import FORMATS, Format
+from perfmodel.modelspecs.formats import FORMATS, KV_FORMATS, Format
 from perfmodel.modelspecs.schema import Gqa, LayerClass, ModelSpec
+from perfmodel.roofline.setup import Setup, setup
 from perfmodel.roofline.sharding import layers_in, rank_state_bytes, stage_layers, stage_weight_bytes
-from perfmodel.roofline.step import Plan, make_plan
+from perfmodel.roofline.step import Plan
 
 
 @dataclass(frozen=True)
@@ -21,28 +25,28 @@ class Memory:
 
     Attributes
     ----------
-    weights, kv : float
+    weights, kv : Num
         Weights, and the KV cache of all sequences at their full length with their recurrent states.
-    activations : float
+    activations : Num
         The largest two activation tensors of a step.
     usable : float
         Device memory as the driver reports it.
     """
 
-    weights: float
-    kv: float
-    activations: float
+    weights: Num
+    kv: Num
+    activations: Num
     usable: float
 
     @property
-    def needed(self) -> float:
+    def needed(self) -> Num:
         """Sum of the parts."""
         return self.weights + self.kv + self.activations
 
     @property
     def fits(self) -> bool:
-        """Whether the parts are within the usable memory."""
-        return self.needed <= self.usable
+        """Whether the parts are within the usable memory; of arrays, whether all are."""
+        return bool(np.all(self.needed <= self.usable))
 
     def sentence(self) -> str:
         """The sum in words."""
@@ -63,7 +67,7 @@ def rank_token_bytes(layer: LayerClass, plan: Plan) -> float:
     return share * cache_bytes_per_token(layer, plan.kv)
 
 
-def rank_kv_bytes(model: ModelSpec, plan: Plan, batch: float, context: float, stage: int | None = None) -> float:
+def rank_kv_bytes(model: ModelSpec, plan: Plan, batch: Num, context: Num, stage: int | None = None) -> Num:
     """KV cache on one rank for ``batch`` sequences of ``context`` tokens. [bytes]
 
     Sequences are spread over data-parallel ranks, layers over pipeline stages; a rank's share of a token is
@@ -77,22 +81,25 @@ def rank_kv_bytes(model: ModelSpec, plan: Plan, batch: float, context: float, st
     stages = stage_layers(model.num_layers, plan.pp)
     if stage is not None:
         stages = [stages[stage]]
-    totals = [0.0] * len(stages)
-    for layer in model.layer_classes:
-        one = rank_token_bytes(layer, plan) * float(held_tokens(layer, context))
-        one += compressed_bytes_per_token(layer, plan.kv) * context
-        totals = [total + layers_in(layer, here) * one for total, here in zip(totals, stages, strict=True)]
-    return max(totals) * ceil(batch / plan.dp)
+    fullest: Num = 0.0
+    for here in stages:
+        total: Num = 0.0
+        for layer in model.layer_classes:
+            one = rank_token_bytes(layer, plan) * held_tokens(layer, context)
+            one = one + compressed_bytes_per_token(layer, plan.kv) * context
+            total = total + layers_in(layer, here) * one
+        fullest = np.maximum(fullest, total)
+    return fullest * np.ceil(batch / plan.dp)
 
 
-def rank_cache_bytes(model: ModelSpec, plan: Plan, batch: float, context: float, stage: int) -> float:
+def rank_cache_bytes(model: ModelSpec, plan: Plan, batch: Num, context: Num, stage: int) -> Num:
     """What ``batch`` sequences leave on one rank: their KV cache and their recurrent states. [bytes]"""
-    states = rank_state_bytes(model, plan, stage) * ceil(batch / plan.dp)
+    states = rank_state_bytes(model, plan, stage) * np.ceil(batch / plan.dp)
     return rank_kv_bytes(model, plan, batch, context, stage) + states
 
 
-def memory(model: ModelSpec, gpu: Gpu, plan: Plan, batch: float, context: float, step_tokens: float) -> Memory:
-    """Memory of the fullest rank for ``batch`` sequences of ``context`` tokens.
+def memory(model: ModelSpec, gpu: Gpu, plan: Plan, batch: Num, context: Num, step_tokens: Num) -> Memory:
+    """Memory of the fullest rank for ``batch`` sequences of ``context`` tokens; numbers may be arrays.
 
     Parameters
     ----------
@@ -102,33 +109,35 @@ def memory(model: ModelSpec, gpu: Gpu, plan: Plan, batch: float, context: float,
     widest = max(
         [2 * getattr(f, "intermediate_size", 0) / plan.tp for f in model.ffn.values()] + [float(model.hidden_size)]
     )
-    tokens = min(step_tokens, 8192.0)
+    tokens = np.minimum(step_tokens, 8192.0)
     activations = tokens * (widest + 2 * model.hidden_size) * plan.act_bytes
-    weights, kv = max(
-        (
-            (stage_weight_bytes(model, plan, stage), rank_cache_bytes(model, plan, batch, context, stage))
-            for stage in range(plan.pp)
-        ),
-        key=sum,
-    )
-    return Memory(weights, kv, activations, gpu.usable_memory)
+    weights: Num = stage_weight_bytes(model, plan, 0)
+    kv: Num = rank_cache_bytes(model, plan, batch, context, 0)
+    for stage in range(1, plan.pp):
+        other = stage_weight_bytes(model, plan, stage), rank_cache_bytes(model, plan, batch, context, stage)
+        fuller = other[0] + other[1] > weights + kv
+        weights, kv = np.where(fuller, other[0], weights), np.where(fuller, other[1], kv)
+    return Memory(as_num(weights), as_num(kv), as_num(activations), gpu.usable_memory)
 
 
-def remedies(model: ModelSpec, gpu: Gpu, plan: Plan, batch: float, context: float, tokens: float) -> list[str]:
-    """What would fit: the smallest tensor parallelism, and the widest smaller weight format at this one."""
-    found: list[str] = []
+def remedies(ready: Setup, batch: float, context: float, tokens: float) -> list[str]:
+    """What would fit and can be run: the smallest tensor parallelism, the widest smaller weight or cache format."""
+    model, gpu, plan, system = ready.model, ready.gpu, ready.plan, ready.system or ready.gpu.system
 
-    def fits(tp: int, fmt: Format) -> bool:
+    def fits(tp: int = plan.tp, weights: Format = plan.weights, kv: Format = plan.kv) -> bool:
         try:
-            other = make_plan(model, gpu, tp, plan.pp, plan.ep, plan.dp, fmt, plan.kv)
+            other = setup(
+                model, gpu, tp=tp, pp=plan.pp, ep=plan.ep, dp=plan.dp, weights=weights, kv=kv, system=system
+            )  # fmt: skip
         except UsageError:
             return False
-        return memory(model, gpu, other, batch, context, tokens).fits
+        return memory(model, gpu, other.plan, batch, context, tokens).fits
 
     degrees = (2**n for n in range(11) if 2**n > plan.tp)
-    smaller = sorted((f for f in FORMATS.values() if f.bits < plan.weights.bits), key=lambda f: -f.bits)
-    if tp := next((tp for tp in degrees if fits(tp, plan.weights)), None):
-        found.append(f"--tp {tp}")
-    if fmt := next((fmt for fmt in smaller if fits(plan.tp, fmt)), None):
-        found.append(f"--weights {fmt.name}")
-    return found
+    found = [f"--tp {tp}" for tp in degrees if fits(tp=tp)][:1]
+    found += [f"--weights {f.name}" for f in _narrower(FORMATS, plan.weights) if fits(weights=f)][:1]
+    return found + [f"--kv {f.name}" for f in _narrower(KV_FORMATS, plan.kv) if fits(kv=f)][:1]
+
+
+def _narrower(formats: dict[str, Format], than: Format) -> list[Format]:
+    return sorted((f for f in formats.values() if f.bits < than.bits), key=lambda f: -f.bits)

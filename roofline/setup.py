@@ -22,12 +22,13 @@ class Setup:
     gpu: Gpu
     plan: Plan
     topology: Topology
+    system: System | None = None
 
     def words(self) -> str:
-        """The settings in one line: ``4 x h100-sxm (TP 4), weights bf16, KV cache bf16``."""
+        """The settings in one line: ``4 x h100-sxm (TP 4, dgx-h100), weights bf16, KV cache bf16``."""
         plan = self.plan
         degrees = [f"{n.upper()} {v}" for n in ("tp", "pp", "ep", "dp") if (v := getattr(plan, n)) > 1]
-        spread = f" ({', '.join(degrees)})" if degrees else ""
+        spread = f" ({', '.join([*degrees, self.topology.system])})" if degrees else ""
         return f"{plan.gpus} x {self.gpu.name}{spread}, weights {plan.weights.name}, KV cache {plan.kv.name}"
 
 
@@ -57,4 +58,5 @@ def setup(
     spec, device = load_model(model), load_gpu(gpu)
     plan = make_plan(spec, device, tp, pp, ep, dp, weights, kv)
     name = system or (device.system if plan.gpus > 1 else None)
-    return Setup(spec, device, plan, place(plan, device, load_system(name) if name else None))
+    joined = load_system(name) if name else None
+    return Setup(spec, device, plan, place(plan, device, joined), joined)

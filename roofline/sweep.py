@@ -14,6 +14,7 @@ from perfmodel.base.num import Num
 from perfmodel.hwspecs.schema import Gpu
 from perfmodel.modelspecs.schema import ModelSpec
 from perfmodel.roofline.graph import graph
+from perfmodel.roofline.memory import memory
 from perfmodel.roofline.setup import Setup, setup
 from perfmodel.roofline.step import Step, check_number, decode, prefill
 from perfmodel.roofline.times import Rates
@@ -72,8 +73,9 @@ def sweep(
     Returns
     -------
     DataFrame
-        ``gpu, tp, weights, kv, batch, context, time_s, tokens_per_s``: seconds of the step and tokens of the whole
-        deployment a second.
+        ``gpu, tp, weights, kv, batch, context, fits, time_s, tokens_per_s``: seconds of the step and tokens of the
+        whole deployment a second. Where ``fits`` is false the times are hypothetical: weights and cache exceed the
+        usable memory.
 
     Raises
     ------
@@ -122,7 +124,9 @@ def _columns(ready: Setup, b: NDArray[np.float64], c: NDArray[np.float64], phase
     times = np.broadcast_to(np.asarray(seconds), (b.size, c.size)).ravel()
     batches, contexts = np.repeat(b, c.size), np.tile(c, b.size)
     tokens = batches * (contexts if phase == "prefill" else 1.0)
+    need = memory(ready.model, ready.gpu, ready.plan, batches, contexts, tokens)
     return {
         "gpu": ready.gpu.name, "tp": ready.plan.tp, "weights": ready.plan.weights.name, "kv": ready.plan.kv.name,
-        "batch": batches, "context": contexts, "time_s": times, "tokens_per_s": tokens / times,
+        "batch": batches, "context": contexts, "fits": need.needed <= need.usable, "time_s": times,
+        "tokens_per_s": tokens / times,
     }  # fmt: skip

@@ -1,5 +1,6 @@
 """Spec files are data: no code, no bombs, no duplicates, bounded in size and depth; errors are one line."""
 
+import os
 import time
 from pathlib import Path
 
@@ -150,6 +151,13 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
             load_yaml(path)
         assert "\n" not in str(caught.value)
         assert str(caught.value).isprintable()
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """A pipe without a writer is refused at once."""
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(SpecError, match="is a pipe"):
+        load_yaml(tmp_path / "pipe.yaml")
 
 
 def test_files_that_fail_in_reading_are_named() -> None:

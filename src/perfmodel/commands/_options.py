@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -21,14 +22,29 @@ def _stack(options: list[Any]) -> Callable[[F], F]:
     return decorate
 
 
-def output_options(what: str = "the result") -> Callable[[F], F]:
-    """``--format`` and ``-o``."""
-    return _stack(
+def output_options(what: str = "the result", others: tuple[str, ...] = ()) -> Callable[[F], F]:
+    """``--format`` and ``-o``; the command is given the form that they settle on together.
+
+    Parameters
+    ----------
+    others : tuple[str, ...]
+        Endings, such as ``.png``, that the command writes besides data.
+    """
+    options = _stack(
         [
-            click.option("--format", "fmt", type=FORMATS, default="table", show_default=True, help="Form of the data."),
+            click.option("--format", "fmt", type=FORMATS, help="Form of the data: a table, or what -o's ending says."),
             click.option("-o", "--output-file", "path", type=click.Path(), help=f"Write {what} to a file."),
         ]
     )
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def settled(*args: Any, fmt: str | None, path: str | None, **kwargs: Any) -> Any:
+            return function(*args, fmt=data_format(fmt, path, others), path=path, **kwargs)
+
+        return options(settled)  # type: ignore[return-value]
+
+    return decorate
 
 
 def target_options() -> Callable[[F], F]:
@@ -76,9 +92,42 @@ def numbers(text: str, name: str) -> list[int]:
         raise UsageError(f"--{name} takes whole numbers such as 1,8,32, not {text[:80]!r}") from None
 
 
+#: File endings that say the form of the data.
+_ENDINGS = {".json": "json", ".csv": "csv", ".md": "md", ".txt": "table"}
+
+
+def data_format(fmt: str | None, path: str | None, others: tuple[str, ...] = ()) -> str:
+    """Form of the data: ``--format``, else what the file's ending says, else a table.
+
+    Parameters
+    ----------
+    others : tuple[str, ...]
+        Endings, such as ``.png``, of what the command writes besides data; the data then goes to stdout.
+
+    Raises
+    ------
+    UsageError
+        For an ending that the command cannot write, or that contradicts ``--format``.
+    """
+    from pathlib import Path
+
+    from perfmodel.base.errors import UsageError
+    from perfmodel.base.text import printable
+
+    ending = Path(path).suffix.casefold() if path and path != "-" else ""
+    if not ending or ending in others:
+        return fmt or "table"
+    if ending not in _ENDINGS:
+        known = ", ".join((*others, *_ENDINGS))
+        raise UsageError(f"cannot write {printable(ending, 20)} ({printable(path or '', 80)}); name a file in {known}")
+    if fmt and fmt != _ENDINGS[ending]:
+        raise UsageError(f"--format {fmt} contradicts the ending {ending}; leave one of them out")
+    return _ENDINGS[ending]
+
+
 def emit(text: str, path: str | None) -> None:
-    """Data to stdout, or to a file, whole or not at all."""
-    if path is None:
+    """Data to stdout, or to a file, whole or not at all; ``-`` is stdout."""
+    if path is None or path == "-":
         click.echo(text.rstrip("\n"))
         return
     from perfmodel.reports.tables import write

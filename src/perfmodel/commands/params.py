@@ -16,7 +16,7 @@ def command(model: str, fmt: str, path: str | None) -> None:
 
     from perfmodel.modelspecs.params import params
 
-    found = params(model)
+    found = params(model).to_dict()
     if fmt == "json":
         emit(json.dumps(found, indent=2, allow_nan=False), path)
         return

@@ -18,11 +18,14 @@ from perfmodel.commands._options import numbers, plan_options, workload_options
 @click.option("-o", "--output-file", "path", required=True, type=click.Path(), help="The page, such as report.html.")
 def command(gpu: str, model: str, batch: str, input_tokens: int, output_tokens: int, path: str, **plan: Any) -> None:
     """Write one self-contained page: summary, roofline, operators, claims and the sources of the numbers."""
+    from perfmodel.base.errors import UsageError
     from perfmodel.reports.claims import ledger
     from perfmodel.reports.html import page
     from perfmodel.reports.tables import write
     from perfmodel.roofline.analysis import analyze
 
+    if not path.casefold().endswith((".html", ".htm")):
+        raise UsageError(f"a report is a page: name a file in .html, not {path[:80]!r}")
     analyses = [
         analyze(model, g, batch=b, input=input_tokens, output=output_tokens, **plan)
         for g in gpu.split(",")

@@ -25,7 +25,7 @@ PICTURES = (".png", ".svg", ".html")
 @workload_options()
 @plan_options()
 @click.option("--dark", is_flag=True, help="Dark picture.")
-@output_options("the picture (.png, .svg), the page (.html) or the table")
+@output_options("the picture (.png, .svg), the page (.html) or the table", PICTURES)
 def command(
     gpu: str, model: str, batch: str, input_tokens: int, output_tokens: int, dark: bool, fmt: str, path: str | None,
     **plan: Any,

@@ -19,7 +19,7 @@ PICTURES = (".png", ".svg")
 @click.option("--rows", is_flag=True, help="Row by row: measured, predicted, ratio, interval, explanation.")
 @click.option("--groups", is_flag=True, help="Figures of each group too (JSON always has them).")
 @click.option("--dark", is_flag=True, help="Dark picture.")
-@output_options("the picture (.png, .svg) or the data")
+@output_options("the picture (.png, .svg) or the data", PICTURES)
 def command(
     against: str, configs: str | None, tolerance: tuple[str, ...], rows: bool, groups: bool, dark: bool, fmt: str,
     path: str | None,
