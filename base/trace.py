@@ -31,6 +31,7 @@ _UFUNCS = {
     np.maximum: "max", np.minimum: "min", np.ceil: "ceil", np.floor: "floor", np.exp: "exp", np.log: "log",
     np.log1p: "log1p", np.expm1: "expm1", np.negative: "neg",
 }  # fmt: skip
+_COMPARISONS = (np.less, np.less_equal, np.greater, np.greater_equal)
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "max": max, "min": min, "ceil": np.ceil, "floor": np.floor, "exp": np.exp, "log": np.log, "log1p": np.log1p,
     "expm1": np.expm1, "neg": operator.neg, "mod": np.mod, "where": lambda c, a, b: a if c else b,
@@ -110,6 +111,8 @@ class Traced:
         return self.value >= float(other)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if method == "__call__" and ufunc in _COMPARISONS:  # a NumPy number on the left asks its own ufunc
+            return bool(ufunc(*(float(value) for value in inputs)))
         if method != "__call__" or kwargs or ufunc not in _UFUNCS:
             return NotImplemented
         return _apply(_UFUNCS[ufunc], *inputs)
@@ -131,21 +134,21 @@ def _apply(op: str, *args: Any) -> Any:
     return Traced(op, args, float(function(*values)))
 
 
-def show(value: float) -> str:
-    """A number as one would write it: whole numbers with thousands separators, others to four digits.
+def show(value: float, digits: int = 4) -> str:
+    """A number as one would write it: whole numbers with thousands separators, others to ``digits`` digits.
 
     >>> show(8192.0), show(3.35e12), show(0.5)
     ('8,192', '3.35e+12', '0.5')
     """
-    if value == int(value) if abs(value) < 1e15 else False:
-        return f"{int(value):,}" if abs(value) < 1e9 else f"{value:.6g}"
-    return f"{value:.4g}"
+    if abs(value) < 1e15 and value == int(value):
+        return f"{int(value):,}" if abs(value) < 1e9 else f"{value:.{max(digits, 6)}g}"
+    return f"{value:.{digits}g}"
 
 
 def _render(node: Any, numbers: bool) -> tuple[str, int]:
     """Text and binding strength of an expression."""
     if not isinstance(node, Traced):
-        return show(float(node)), 9 if float(node) >= 0 else 0
+        return show(float(node), digits=12), 9 if float(node) >= 0 else 0  # part of the formula: not rounded
     if node.op == "name":
         return (show(node.value), 9 if node.value >= 0 else 0) if numbers else (node.args[0], 9)
     if node.op not in _BINARY:

@@ -21,7 +21,7 @@ from perfmodel.reports.roofline_data import (
     undrawn,
     unlabelled,
 )
-from perfmodel.reports.words import common_settings, one_line, share_list, title
+from perfmodel.reports.words import clip, common_settings, keys, one_line, share_list, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +40,7 @@ ROW, NO_ROW = 46, 10
 
 def labelled_share(analyses: int) -> float:
     """Least share of the time that an operator needs for a label: more analyses leave room for fewer labels."""
-    return MINOR if analyses == 1 else 0.05 if analyses == 2 else 0.2
+    return MINOR if analyses == 1 else 0.05 if analyses == 2 else 0.1
 
 
 class Frame:
@@ -71,7 +71,7 @@ class Frame:
         top = self._block(heading, top, fontsize=13, fontweight="bold", color=self.theme.text) - 3
         top = self._block(self._subtitle(), top, fontsize=9.5, color=self.theme.muted) - GAP
         top = self._legend(legend, top) - GAP
-        for notice in dict.fromkeys(a.notice for a in self.analyses if a.notice):
+        for notice in self._notices():
             top = self._notice(notice, top) - GAP
         bottom = EDGE - 4.0
         for note in reversed(self._notes()):
@@ -107,6 +107,14 @@ class Frame:
         settings = common_settings(self.analyses)
         return f"{settings}. " * bool(settings) + "Fidelity: bound (roofline)."
 
+    def _notices(self) -> list[str]:
+        """What does not fit: each with its remedies, or, of more than two, all in one sentence."""
+        found = list(dict.fromkeys(a.notice for a in self.analyses if a.notice))
+        if len(found) <= 2:
+            return found
+        misfits = [clip(key, 40) for key, a in zip(keys(self.analyses), self.analyses, strict=True) if a.notice]
+        return [f"Does not fit, so that its times are hypothetical: {', '.join(misfits)}. The table says what would."]
+
     def _description(self) -> str:
         notices = " ".join(f"{one_line(a.notice)}." for a in self.analyses if a.notice)
         return f"Roofline. {self._subtitle()} {notices}".strip()
@@ -115,7 +123,9 @@ class Frame:
         """How to read the picture, and what it does not show."""
         measured = basis(self.analyses)
         remarks = ["Area of a point: share of its phase's time."]
-        remarks.append(measured or "Each is where its bound puts it: no kernel is higher.")
+        remarks.append(
+            measured or "Each is where its bound puts it: no kernel that reads its inputs from device memory is higher."
+        )
         if any(a.setup.plan.gpus > 1 for a in self.analyses):
             remarks.append(f"Work, bytes and rates are one {device_noun(self.analyses)}'s.")
         if len(self.analyses) > 1:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfmodel.base.units import gb, gib
 from perfmodel.reports import words
+from perfmodel.reports.roofline_data import basis, device_noun
 from perfmodel.reports.summary import headline, memory_rows, sentences
 from perfmodel.reports.tables import ROOFLINE_COLUMNS, Column, Row, roofline_rows
 from perfmodel.reports.theme import DARK, LIGHT
@@ -61,12 +62,15 @@ class Section:
     tables : sequence of Table
     html : str
         Trusted HTML, such as an SVG made here; not escaped. Never put text from outside into it.
+    folded : str
+        What the tables come to, in one line: they are folded away under it.
     """
 
     title: str
     paragraphs: Sequence[str] = ()
     tables: Sequence[Table] = ()
     html: str = ""
+    folded: str = ""
 
     @property
     def anchor(self) -> str:
@@ -84,9 +88,9 @@ def page(
     analyses : sequence of Analysis
         One to six, drawn on one roofline.
     claims_rows : sequence of mappings, optional
-        The claim ledger, as ``perfmodel.reports.claims.ledger`` returns it.
+        The claim ledger, as ``perfmodel.reports.claims.ledger`` returns it; it comes last, folded.
     sections : sequence of Section
-        Further parts, put before the claims and the sources.
+        Further parts, put before the settings and the sources.
 
     Raises
     ------
@@ -95,18 +99,20 @@ def page(
     """
     from perfmodel.reports.roofline_plot import svg_text
 
+    noun = device_noun(analyses)
     parts = [
         Section("Roofline", [ROOFLINE_WORDS], html=f'<div class="wide figure">{svg_text(analyses, inline=True)}</div>'),
-        Section("Operators", [OPERATOR_WORDS], _operator_tables(analyses)),
-        Section("Memory", [MEMORY_WORDS], _memory_tables(analyses)),
+        Section("Operators", [_operator_words(analyses)], _operator_tables(analyses)),
+        Section("Memory", [MEMORY_WORDS.format(device=noun)], _memory_tables(analyses)),
         *sections,
         Section("Settings", tables=[_settings_table(analyses)]),
+        Section("Sources of the numbers", _source_words(analyses), _source_tables(analyses)),
         *([_claims(claims_rows)] if claims_rows else []),
-        Section("Sources of the numbers", [SOURCE_WORDS, *_model_sources(analyses)], _source_tables(analyses)),
     ]
     common = words.common_settings(analyses)
     text: str = _template().render(
         title=words.title(analyses), subtitle=common[:1].upper() + common[1:], sections=parts, light=LIGHT, dark=DARK,
+        bound=basis(analyses) or FOOT_WORDS,
         notices=list(dict.fromkeys(words.one_line(a.notice) for a in analyses if a.notice)),
         summaries=[
             {"key": key, "headline": headline(a), "sentences": [s.replace(" %", "\u00a0%") for s in sentences(a)]}
@@ -123,15 +129,32 @@ ROOFLINE_WORDS = (
     "uses them: the softmax of attention runs on other units at the same time."
 )
 OPERATOR_WORDS = (
-    "FLOPs, bytes and times of all runs of an operator in one step, on one GPU; decode is the mean step of the "
-    "request. One multiply-add is two FLOPs; causal attention counts the half that is needed. Times are roofline "
-    "bounds at datasheet peaks: no kernel is faster, most are slower."
+    "FLOPs, bytes and times of all runs of an operator in one step, on one {device}; decode is the mean step of the "
+    "request. One multiply-add is two FLOPs; causal attention counts the half that is needed."
 )
-MEMORY_WORDS = "GiB is 2³⁰ bytes and GB is 10⁹ bytes. What the fullest GPU holds."
+DATASHEET_WORDS = (
+    "Times are roofline bounds at datasheet peaks: no kernel that reads its inputs from device memory is faster, most "
+    "are slower."
+)
+MEMORY_WORDS = "GiB is 2³⁰ bytes and GB is 10⁹ bytes. What the fullest {device} holds."
 SOURCE_WORDS = (
     "Every hardware number that the page rests on, as its source writes it, and what other sources say. Datasheet "
     "peaks are dense (without structured sparsity) unless they say otherwise."
 )
+FOOT_WORDS = (
+    "Bound: no run whose operators follow one another, each from cold memory, is faster than this on the hardware as "
+    "its documents describe it."
+)
+
+
+def _operator_words(analyses: Sequence[Analysis]) -> str:
+    measured = basis(analyses)
+    times = f"Times are roofline bounds. {measured}" if measured else DATASHEET_WORDS
+    return f"{OPERATOR_WORDS.format(device=device_noun(analyses))} {times}"
+
+
+def _source_words(analyses: Sequence[Analysis]) -> list[str]:
+    return [" ".join(filter(None, [SOURCE_WORDS, basis(analyses)])), *_model_sources(analyses)]
 
 
 def _template() -> Any:
@@ -184,7 +207,7 @@ def _memory_tables(analyses: Sequence[Analysis]) -> list[Table]:
     )  # fmt: skip
     return [
         Table(name, columns, [{**row, "gb": row["bytes"]} for row in memory_rows(a)])
-        for name, a in zip(_named(analyses, "Memory of one GPU"), analyses, strict=True)
+        for name, a in zip(_named(analyses, f"Memory of one {device_noun(analyses)}"), analyses, strict=True)
     ]
 
 
@@ -192,16 +215,17 @@ def _settings_table(analyses: Sequence[Analysis]) -> Table:
     """One column an analysis."""
     names = words.keys(analyses)
     columns = [Column("setting", "setting")] + [Column(str(i), name or "value") for i, name in enumerate(names)]
-    listed = [_settings(a) for a in analyses]
+    listed = [_settings(a, device_noun(analyses)) for a in analyses]
     rows = [{"setting": part} | {str(i): s[part] for i, s in enumerate(listed)} for part in listed[0]]
     return Table("What was asked for", columns, rows)
 
 
-def _settings(a: Analysis) -> dict[str, str]:
+def _settings(a: Analysis, noun: str) -> dict[str, str]:
     plan, topology, batch = a.setup.plan, a.setup.topology, f"{a.batch:,} sequence{'s' if a.batch > 1 else ''}"
     return {
-        "model": words.clip(a.setup.model.title), "GPU": f"{plan.gpus} × {words.clip(a.setup.gpu.title)}",
-        "joined by": words.clip(topology.system), "parallelism": words.parallelism(a.setup) or "none",
+        "model": words.clip(a.setup.model.title), noun: f"{plan.gpus} × {words.clip(a.setup.gpu.title)}",
+        "joined by": words.clip(topology.system) if plan.gpus > 1 else "nothing",
+        "parallelism": words.parallelism(a.setup) or "none",
         "weights stored as": plan.weights.name, "KV cache stored as": plan.kv.name,
         "linear layers multiply in": words.format_name(plan.linear_math),
         "attention multiplies in": words.format_name(plan.attention_math), "batch": batch,
@@ -211,9 +235,12 @@ def _settings(a: Analysis) -> dict[str, str]:
 
 
 def _claims(rows: Sequence[Row]) -> Section:
-    from perfmodel.reports.claims import COLUMNS, TITLE
+    from perfmodel.reports.claims import COLUMNS, TITLE, summary
 
-    return Section("Claims", [f"{TITLE}."], [Table("Claim ledger", COLUMNS, rows)])
+    counts = ", ".join(f"{count:,} {word}" for word, count in summary(dict(row) for row in rows).items())
+    return Section(
+        "Claims", [f"{TITLE}."], [Table("Claim ledger", COLUMNS, rows)], folded=f"{len(rows):,} lines: {counts}"
+    )
 
 
 def _model_sources(analyses: Sequence[Analysis]) -> list[str]:

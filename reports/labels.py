@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 #: Cost of a leader in pixels of distance: per pixel over text, a point, another leader, and a line.
-OVER_TEXT, OVER_MARK, OVER_LEADER, OVER_LINE = 1000.0, 40.0, 25.0, 2.0
+OVER_TEXT, OVER_MARK, OVER_LEADER, OVER_LINE = 1000.0, 60.0, 150.0, 2.0
 
 #: Cost of a label in pixels of distance: per cell of a thin line that it covers.
 COVERS = 2.0
@@ -64,7 +64,7 @@ class Wish:
     gap : float
         Least distance from (x, y): the radius of the point.
     pull : tuple[float, float]
-        Preferred direction; a place on the other side costs up to twice its distance.
+        Preferred direction; a place on the other side costs up to 1.5 times its distance.
     ring : float
         Distance around (x, y) within which its leader may cross points: they are the ones it names.
     reach : float
@@ -179,7 +179,9 @@ class Board:
         middle_x, middle_y = lefts + wish.width / 2 - wish.x, bottoms + wish.height / 2 - wish.y
         along = (middle_x * wish.pull[0] + middle_y * wish.pull[1]) / np.maximum(np.hypot(middle_x, middle_y), 1.0)
         off_centre = 0.02 * np.hypot(middle_x, middle_y)
-        cost = distance * (1.5 - 0.5 * along) + off_centre + COVERS * covered + np.where(distance < wish.gap, 1e6, 0.0)
+        cost = (
+            distance * (1.25 - 0.25 * along) + off_centre + COVERS * covered + np.where(distance < wish.gap, 1e6, 0.0)
+        )
         near = np.argsort(cost, kind="stable")[: 8 * COMPARED : 8]
         crossing, clear = self._leader_costs(wish, dx[near], dy[near])
         total = cost[near] + crossing
@@ -216,8 +218,8 @@ class Board:
         text, lines = self._text[rows, columns], self._lines[rows, columns]
         marks, leaders = outside & self._marks[rows, columns], outside & self._leaders[rows, columns]
         weight = OVER_TEXT * text + OVER_LINE * lines + OVER_MARK * marks + OVER_LEADER * leaders
-        clear = ~(text | marks | leaders).any(axis=1)
-        return np.asarray(weight.mean(axis=1) * np.hypot(dx, dy)), clear
+        crossed = np.asarray((text | marks | leaders).any(axis=1), dtype=np.bool_)
+        return np.asarray(weight.mean(axis=1) * np.hypot(dx, dy)), ~crossed
 
     def _index(self, x: Array, y: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         rows = np.clip(((y - self.bounds.y0) / self.cell).astype(np.intp), 0, self._text.shape[0] - 1)

@@ -7,7 +7,7 @@ from typing import Any
 from perfmodel.base.units import gb, gib
 from perfmodel.reports.tables import Column, render
 
-_NAME, _TITLE = Column("name", "name"), Column("title", "title")
+_NAME, _TITLE = Column("name", "name"), Column("title", "title", optional=1)
 
 
 def _billions(value: float) -> str:
@@ -15,29 +15,31 @@ def _billions(value: float) -> str:
 
 
 _GPUS = (
-    _NAME, _TITLE, Column("math", "16-bit"), Column("peak_flops", "dense peak", "FLOP/s"),
-    Column("bandwidth", "bandwidth", "B/s"), Column("capacity", "memory (GB)", "", lambda v: gb(v)),
-    Column("usable", "usable (GiB)", "", lambda v: gib(v)),
-    Column("ridge", "ridge (FLOP/B)", "", lambda v: f"{v:,.0f}"), Column("tdp", "TDP", "W"),
+    _NAME, _TITLE, Column("math", "16-bit", last=4), Column("peak_flops", "dense peak", "FLOP/s", last=1),
+    Column("bandwidth", "bandwidth", "B/s"), Column("capacity", "memory", "B", gb, last=3),
+    Column("usable", "usable", "B", gib, last=2),
+    Column("ridge", "ridge", "FLOP/B", lambda v: f"{v:,.0f} FLOP/B", last=5), Column("tdp", "TDP", "W", last=6),
 )  # fmt: skip
 _SYSTEMS = (
-    _NAME, _TITLE, Column("gpu", "GPU"), Column("gpus_per_node", "a node"), Column("domain", "domain"),
-    Column("scale_up_kind", "scale-up"), Column("scale_up_bandwidth", "one way", "B/s"),
-    Column("scale_out_kind", "scale-out"), Column("scale_out_bandwidth", "one way", "B/s"),
+    _NAME, _TITLE, Column("gpu", "GPU", last=1), Column("gpus_per_node", "a node", last=5),
+    Column("domain", "domain", last=4), Column("scale_up_kind", "scale-up", last=3),
+    Column("scale_up_bandwidth", "scale-up one way", "B/s"), Column("scale_out_kind", "scale-out", last=6),
+    Column("scale_out_bandwidth", "scale-out one way", "B/s", last=2),
 )  # fmt: skip
 _MODELS = (
     _NAME, _TITLE, Column("total_params", "parameters", "", _billions),
-    Column("active_params", "active", "", _billions), Column("layers", "layers"),
-    Column("heads", "heads / KV heads"), Column("max_context", "context"),
-    Column("kv_bytes_per_token", "KV a token", "B"), Column("native_format", "stored as"),
+    Column("active_params", "active", "", _billions, last=1), Column("layers", "layers", last=5),
+    Column("heads", "heads / KV heads", last=6), Column("max_context", "context", last=3),
+    Column("kv_bytes_per_token", "KV a token", "B", last=2), Column("native_format", "stored as", last=4),
 )  # fmt: skip
 _FORMATS = (
-    _NAME, _TITLE, Column("bits", "bits"), Column("group", "group"), Column("bits_per_weight", "bits a weight"),
-    Column("math", "multiplied in"), Column("kv_cache", "KV cache"), Column("source", "source"),
+    _NAME, _TITLE, Column("bits", "bits", last=1), Column("group", "group", last=5),
+    Column("bits_per_weight", "bits a weight"), Column("math", "multiplied in", last=2),
+    Column("kv_cache", "KV cache", last=3), Column("source", "source", last=4),
 )  # fmt: skip
 _SOURCES = (
-    _NAME, Column("path", "number"), Column("text", "value"), Column("source", "source"), Column("note", "note"),
-    Column("alternatives", "other sources"),
+    _NAME, Column("path", "number"), Column("text", "value"), Column("source", "source", last=1),
+    Column("note", "note", last=2), Column("alternatives", "other sources", last=3),
 )  # fmt: skip
 
 

@@ -53,6 +53,9 @@ SAME_PLACE, INSIDE = 8.0, 0.6
 #: Longest leader in pixels, by the number of analyses; above two, as with three.
 REACH = {1: math.inf, 2: 130.0, 3: 70.0}
 
+#: With more roofs than this their names are short: the formats in use, and no more lines than needed.
+MANY_ROOFS = 8
+
 #: With more GPUs than this the legend has their bandwidths and ridges, for want of room at the lines.
 FEW_GPUS = 2
 
@@ -120,7 +123,7 @@ class Picture:
         x0 = min([p.x for p in every] + [1.0]) / 6
         x1 = 3 * max([p.x for p in every] + [3 * r for r in ridges])
         y0 = min([p.y for p in every] + peaks) / 8
-        return x0, max(x1, 1e3 * x0), min(y0, max(peaks) / 100), 5 * max(peaks)
+        return x0, max(x1, 1e3 * x0), min(y0, max(peaks) / 100), (5 if len(self.analyses) == 1 else 10) * max(peaks)
 
     def _roofs(self, gpu: Gpu) -> list[Roof]:
         return self.roofs[self.gpus.index(gpu)]
@@ -199,7 +202,7 @@ class Picture:
         rows: list[tuple[tuple[Line2D, ...], str]] = []
         for index, (a, key) in enumerate(zip(self.analyses, self.keys, strict=True)):
             prefill, decode = (Line2D([], [], **self._marker(phase, index, 8)) for phase in SHAPES)
-            times = [engineering(float(phase.time.bound), "s") for phase in (a.prefill, a.decode)]
+            times = [engineering(seconds, "s") for seconds in (a.ttft_s, a.tpot_s)]
             texts = f"prefill {times[0]}", f"decode {times[1]} a token"
             if not key:
                 return [((prefill,), texts[0]), ((decode,), texts[1])]
@@ -224,10 +227,17 @@ class Picture:
         for gpu in self.gpus:
             for roof in self._roofs(gpu):
                 owners.setdefault(roof, []).append(self._owner(gpu).removesuffix(": "))
+        short = len(owners) > MANY_ROOFS
         return {
-            (roof.name, roof.peak): ("\n".join([*filter(None, [", ".join(names)]), roof.label]), bool(roof.used))
+            (roof.name, roof.peak): (self._roof_name(roof, ", ".join(names), short), bool(roof.used))
             for roof, names in owners.items()
         }
+
+    def _roof_name(self, roof: Roof, owners: str, short: bool) -> str:
+        if short and roof.used:
+            formats = ", ".join(f.upper() for f in roof.used)
+            return "\n".join(balanced(f"{owners} {formats} {engineering(roof.peak, 'FLOP/s')}".strip(), 32))
+        return "\n".join([*filter(None, [owners]), roof.label])
 
     def _roof_labels(self) -> None:
         artists = []
@@ -272,10 +282,9 @@ class Picture:
         for index, found in enumerate(self.points):
             called = {point: clip(name, 60) for point, name in names(found).items()}
             shown = [p for p in found if p.share >= labelled_share(len(self.points))]
-            wanted += [
-                ((-group.share, index), self._point_label(index, group_lines(group, called), group.anchor))
-                for group in groups(shown, self._in_one_place)
-            ]
+            for number, group in enumerate(groups(shown, self._in_one_place)):
+                label = self._point_label(index, group_lines(group, called), group.anchor, number)
+                wanted.append(((-group.share, index), label))
         return [label for _, label in sorted(wanted, key=lambda item: item[0])]
 
     def _in_one_place(self, large: Point, small: Point) -> bool:
@@ -283,12 +292,13 @@ class Picture:
         (ax, ay), (bx, by) = self.texts.pixel(large.x, large.y), self.texts.pixel(small.x, small.y)
         return math.hypot(ax - bx, ay - by) <= max(SAME_PLACE, INSIDE * self._radius(large))
 
-    def _point_label(self, index: int, lines: Sequence[str], anchor: Point) -> Label:
+    def _point_label(self, index: int, lines: Sequence[str], anchor: Point, number: int) -> Label:
         wrapped = [part for line in lines for part in balanced(line, 44)]
         heading = [clip(self.keys[index], 40)] if self.keys[index] else []
         up, left = (-1 if anchor.phase == "decode" else 1), (0 if anchor.resource == "matrix" else -1)
         return Label(
             (*heading, *wrapped), anchor.x, anchor.y, self._radius(anchor), (0.7 * up * left, 0.7 * up),
             getattr(self.theme, f"{anchor.phase}_text"), getattr(self.theme, anchor.phase),
-            reach=REACH[min(len(self.analyses), 3)], gid=f"label:{index}:{anchor.phase}",
+            reach=REACH[min(len(self.analyses), 3)], least=1 + len(heading),
+            gid=f"label:{index}:{anchor.phase}:{number}",
         )  # fmt: skip

@@ -35,6 +35,8 @@ class Label:
         Of the text, in points.
     reach : float
         Greatest length of the leader, in pixels; rather no label than a longer one.
+    least : int
+        Lines that it keeps where it is shortened.
     gid : str
         Of the text.
     """
@@ -48,14 +50,15 @@ class Label:
     leader: str
     size: float = 8.5
     reach: float = math.inf
+    least: int = 1
     gid: str = ""
 
     def shorter(self) -> Label | None:
         """With half of its lines; ``None`` when nothing is left to drop."""
         kept = [line for line in self.lines if line != "…"]
-        if len(kept) < 2:
+        if len(kept) <= self.least:
             return None
-        lines = (*kept[: len(kept) // 2], "…")
+        lines = (*kept[: max(len(kept) // 2, self.least)], "…")
         return replace(self, lines=lines)
 
 

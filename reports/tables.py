@@ -43,11 +43,14 @@ class Column:
         Of the row, and of the JSON object.
     header : str
     unit : str
-        SI unit of the value; a number with a unit is shown with an SI prefix. CSV headers name it.
+        SI unit of the value. People see it with a prefix in the cell, unless ``show`` says otherwise; CSV headers
+        name it.
     show : Callable[[Any], str], optional
         How a value is shown to people, when not as ``unit`` says.
     optional : int
-        Above 0 where a narrow terminal may go without it; the highest is left out first.
+        Above 0 where a narrow terminal may go without it rather than fold text; the highest is left out first.
+    last : int
+        Above 0 where a terminal too narrow even for folded text may go without it; the highest is left out first.
     """
 
     key: str
@@ -55,6 +58,7 @@ class Column:
     unit: str = ""
     show: Callable[[Any], str] | None = None
     optional: int = 0
+    last: int = 0
 
     def human(self, value: Any) -> str:
         """The value for people, on one line, with control characters escaped."""
@@ -191,10 +195,11 @@ def _table(rows: list[Row], columns: Sequence[Column], title: str, notes: Sequen
         color_system="standard" if colour else None, markup=False, emoji=False, _environ={},
     )  # fmt: skip
     kept, widths = _fit(rows, columns, width)
-    console.width = max(width, _total_width(widths))
     if title:
         console.print(Text(one_line(title), style="bold"))
+    console.width = max(width, _total_width(widths))
     console.print(_rich_table(rows, kept, widths))
+    console.width = width
     if dropped := [c.header for c in columns if c not in kept]:
         notes = [*notes, f"Left out for want of width: {', '.join(dropped)}; widen the terminal or write to a file."]
     for note in filter(None, notes):
@@ -202,20 +207,31 @@ def _table(rows: list[Row], columns: Sequence[Column], title: str, notes: Sequen
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
-#: Blanks between columns; and the longest word that a column of text is kept wide enough for.
-_BETWEEN, _LONGEST_WORD = 2, 24
+#: Blanks between columns; the longest word that a column of text is kept wide enough for, and its least width.
+_BETWEEN, _LONGEST_WORD, _LEAST = 2, 24, 4
 
 
 def _fit(rows: list[Row], columns: Sequence[Column], width: int) -> tuple[list[Column], list[int]]:
-    """Columns and their widths: optional ones go until the rest fits, then text is folded; numbers never are."""
+    """Columns and their widths, within ``width`` unless a single column of numbers is wider.
+
+    Optional columns go until the rest fits without folding; then text is folded between words; then the columns go
+    that the last resort may take, and those on the right; numbers are never folded.
+    """
     kept = list(columns)
-    widths = [_widths(rows, c) for c in kept]
-    while (optional := [c for c in kept if c.optional]) and _total_width([most for _, most in widths]) > width:
-        kept.remove(max(optional, key=lambda c: c.optional))
-        widths = [_widths(rows, c) for c in kept]
-    chosen = [most for _, most in widths]
-    while _total_width(chosen) > width and any(w > least for w, (least, _) in zip(chosen, widths, strict=True)):
-        widest = max(range(len(kept)), key=lambda i: (chosen[i] > widths[i][0], chosen[i]))
+    sizes = {c.key: _widths(rows, c) for c in kept}
+
+    def total(which: int) -> int:
+        return _total_width([sizes[c.key][which] for c in kept])
+
+    for dropping, which in (("optional", 2), ("last", 1)):
+        while total(which) > width and (spare := [c for c in kept if getattr(c, dropping)]):
+            kept.remove(max(spare, key=lambda c: getattr(c, dropping)))
+    while total(0) > width and len(kept) > 1:
+        kept.pop()
+    floor = 1 if total(1) <= width else 0
+    least, chosen = [sizes[c.key][floor] for c in kept], [sizes[c.key][2] for c in kept]
+    while _total_width(chosen) > width and any(now > low for now, low in zip(chosen, least, strict=True)):
+        widest = max(range(len(kept)), key=lambda i: (chosen[i] > least[i], chosen[i]))
         chosen[widest] -= 1
     return kept, chosen
 
@@ -224,14 +240,15 @@ def _total_width(widths: Sequence[int]) -> int:
     return sum(widths) + _BETWEEN * max(len(widths) - 1, 0) + 1
 
 
-def _widths(rows: list[Row], column: Column) -> tuple[int, int]:
-    """The least width of a column, at which only text is folded and only between words, and the one without folding."""
+def _widths(rows: list[Row], column: Column) -> tuple[int, int, int]:
+    """Widths of a column: with text folded inside words, folded between words, and not folded; of numbers all one."""
     lines = [column.header, *(column.human(row.get(column.key)) for row in rows)]
     longest = max(map(_cells, lines))
     if _numeric(rows, [column])[column.key]:
-        return longest, longest
+        return longest, longest, longest
     words = (word for line in lines for word in line.split())
-    return min(max(map(_cells, words), default=1), _LONGEST_WORD, longest), longest
+    between = min(max(map(_cells, words), default=1), _LONGEST_WORD, longest)
+    return min(_LEAST, longest), between, longest
 
 
 def _cells(text: str) -> int:
@@ -265,12 +282,12 @@ ROOFLINE_COLUMNS = (
     Column("op", "operator"),
     Column("layer", "layer class", optional=2),
     Column("count", "runs", optional=3),
-    Column("flops", "FLOPs", "FLOP", lambda v: engineering(v, "").strip()),
+    Column("flops", "FLOPs", "FLOP", lambda v: engineering(v, "").strip(), last=4),
     Column("bytes", "bytes", "B", optional=1),
-    Column("intensity", "FLOP/B", "FLOP/B", intensity),
-    Column("limited_by", "limited by"),
+    Column("intensity", "FLOP/B", "FLOP/B", intensity, last=3),
+    Column("limited_by", "limited by", last=1),
     Column("time_s", "time", "s"),
-    Column("share", "share", "", percent),
+    Column("share", "share", "", percent, last=2),
 )
 
 

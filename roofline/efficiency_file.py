@@ -58,8 +58,8 @@ class ResidualSpec(_Strict):
         lists = (self.mean, self.scale, self.low, self.high)
         if any(len(x) != n for x in lists) or len(self.weights) != n + n * (n + 1) // 2:
             raise ValueError(f"the residual's lists do not match its {n} features")
-        arrays = [np.array(x, np.float64) for x in (*lists, self.weights)]
-        return Residual(tuple(self.features), *arrays[:4], self.constant, arrays[4])
+        mean, scale, low, high, weights = (np.array(x, np.float64) for x in (*lists, self.weights))
+        return Residual(tuple(self.features), mean, scale, low, high, self.constant, weights)
 
 
 class KernelSpec(_Strict):

@@ -2,7 +2,8 @@
 
     python tools/accuracy.py [--tables FOLDER] [-o docs/accuracy.md] [--jobs N]
 
-Takes about three minutes on two cores. Nothing is taken from the shipped fits: every figure is computed from the tables.
+Takes about three minutes on two cores. Nothing is taken from the shipped fits: every figure is computed from the
+tables.
 """
 
 import argparse

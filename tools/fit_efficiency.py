@@ -34,7 +34,8 @@ def fit(cell: Cell, simple: dict[str, float]) -> tuple[str, str, dict[str, objec
     checked = check(cell)
     found = scores(checked)
     line = (
-        f"{cell.name:38s} {100 * found['mape_10us']:5.1f} % over 10 us (physics {100 * found['physics_mape_10us']:.1f}),"
+        f"{cell.name:42s} {100 * found['mape_10us']:5.1f} % over 10 us"
+        f" (physics {100 * found['physics_mape_10us']:.1f}),"
         f" {100 * found['mape']:.1f} all, bias {100 * found['bias']:+.1f}, coverage {100 * found['coverage80']:.0f}"
     )
     return cell.gpu, cell.engine, record(checked, found, simple), line

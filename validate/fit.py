@@ -40,7 +40,7 @@ class Fitted:
 
 def fit_log(
     model: Model, start: Mapping[str, float], measured: Array, *, fixed: tuple[str, ...] = (), prior: float = 0.03,
-    scale: float = 0.08, evaluations: int = 40, weights: Array | None = None, reach: float = 4.0,
+    scale: float = 0.08, evaluations: int = 40, pulls: Mapping[str, float] | None = None, reach: float = 4.0,
 ) -> Fitted:  # fmt: skip
     """Fit ``model(params)`` to ``measured`` [s].
 
@@ -54,8 +54,8 @@ def fit_log(
         Weight of one e-fold away from the start, in units of a row's log error times the fourth root of the rows.
     scale : float
         Log error beyond which a row counts linearly (pseudo-Huber).
-    weights : Array, optional
-        Of the rows.
+    pulls : Mapping, optional
+        Factors on the prior, by name.
     reach : float
         Most e-folds away from the start.
     """
@@ -63,8 +63,7 @@ def fit_log(
 
     names = [name for name in start if name not in fixed]
     x0 = np.log([start[name] for name in names])
-    pull = prior * len(measured) ** 0.25
-    root = np.ones(len(measured)) if weights is None else np.sqrt(weights)
+    pull = prior * len(measured) ** 0.25 * np.array([(pulls or {}).get(name, 1.0) for name in names])
     log_t = np.log(measured)
 
     def unpack(x: Array) -> dict[str, float]:
@@ -72,7 +71,7 @@ def fit_log(
         return {**start, **dict(zip(names, map(float, values), strict=True))}
 
     def residuals(x: Array) -> Array:
-        r = root * (np.log(np.maximum(model(unpack(x)), 1e-15)) - log_t)
+        r = np.log(np.maximum(model(unpack(x)), 1e-15)) - log_t
         return np.concatenate([r, pull * (x - x0)])
 
     options: dict[str, Any] = {"loss": _pseudo_huber, "f_scale": scale, "method": "trf"}
@@ -123,8 +122,8 @@ def group_folds(keys: Array, folds: int = 5, seed: int = 0) -> NDArray[np.int64]
 
 
 def figures(predicted: Array, measured: Array) -> dict[str, float]:
-    """Errors as fractions: ``mape`` of all rows; ``mape_10us``, ``median_ape`` and ``bias`` (median ratio less 1) of those
-    over 10 us; numbers of rows.
+    """Errors as fractions: ``mape`` of all rows; ``mape_10us``, ``median_ape`` and ``bias`` (median ratio less 1) of
+    those over 10 us; numbers of rows.
 
     >>> found = figures(np.array([11e-6, 22e-6]), np.array([1e-5, 2e-5]))
     >>> round(found["mape"], 6), round(found["bias"], 6), found["n"]

@@ -7,7 +7,7 @@ from typing import Any
 from perfmodel.roofline.calibrated.decode import DECODE
 from perfmodel.roofline.calibrated.experts import EXPERTS
 from perfmodel.roofline.calibrated.form import Form
-from perfmodel.roofline.calibrated.gemm import GEMM, QUANTIZED_GEMM
+from perfmodel.roofline.calibrated.gemm import GEMM, QUANTIZED_GEMM, TILES
 from perfmodel.roofline.calibrated.gemm_blocked import BLOCKED_GEMM
 from perfmodel.roofline.calibrated.latent import MLA_CONTEXT, MLA_GENERATION
 from perfmodel.roofline.calibrated.links import COLLECTIVE
@@ -23,7 +23,7 @@ FACTS: dict[tuple[str, str, str], dict[str, Any]] = {
     ("prefill", "hopper", "vllm"): {"packs": "always"},
     ("prefill", "ampere", "vllm"): {"packs": "one token"},
     ("prefill", "blackwell", "vllm"): {"packs": "one token", "rows": 256.0},
-    ("decode", "hopper", "trtllm"): {"mha": "own", "splits": "xqa"},
+    ("decode", "hopper", "trtllm"): {"mha": "own", "splits": "xqa", "templates": True},
     ("decode", "blackwell", "trtllm"): {"shortest": 512.0},
     ("decode", "blackwell", "vllm"): {"shortest": 512.0},
     ("decode", "ampere", "vllm"): {"mha": "unsplit", "swaps": True, "splits": "fa2"},
@@ -42,6 +42,22 @@ FACTS: dict[tuple[str, str, str], dict[str, Any]] = {
             [64, 256],
             [64, 32],
             [32, 64],
+        ]
+    },
+    ("gemm", "blackwell", "trtllm"): {"tiles": [*map(list, TILES), [128, 32], [64, 32]]},
+    ("gemm", "blackwell", "vllm"): {
+        "tiles": [
+            [128, 256],
+            [128, 192],
+            [128, 128],
+            [128, 64],
+            [64, 128],
+            [64, 64],
+            [128, 32],
+            [256, 64, 2],
+            [256, 128, 2],
+            [256, 192, 2],
+            [256, 256, 2],
         ]
     },
     ("gemm", "hopper", "sglang"): {"rule": "sm90"},

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,8 @@ MATH = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "fp8_block": "fp8",
 WIDTH = {"bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}
 SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 TABLES = {
-    "gemm": "gemm.csv", "prefill": "context_attention.csv", "decode": "generation_attention.csv", "mla": "mla_kernel.csv",
-    "experts": "moe.csv", "collective": "nccl.csv",
+    "gemm": "gemm.csv", "prefill": "context_attention.csv", "decode": "generation_attention.csv",
+    "mla": "mla_kernel.csv", "experts": "moe.csv", "collective": "nccl.csv",
 }  # fmt: skip
 
 #: Experts of two matrices instead of three, as (hidden, intermediate): the Nemotron shapes in the unquantized tables.
@@ -57,9 +57,10 @@ class Cell:
         Columns by which shapes are left out.
     simple : dict
         Arrays of the simple form.
-    family : Array
-        Kernel family of each row, as an index into ``families``.
-    families : tuple
+    table : str
+        File of the rows.
+    index : NDArray
+        Where the rows stand in the table.
     """
 
     kind: str
@@ -74,10 +75,8 @@ class Cell:
     bound: Array
     groups: Array
     simple: dict[str, Array]
-    family: NDArray[np.int64]
-    families: tuple[str, ...] = ("",)
     table: str = ""
-    extra: dict[str, Any] = field(default_factory=dict)
+    index: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def name(self) -> str:
@@ -88,7 +87,7 @@ class Cell:
         """The cell with some of its rows."""
         cut = {k: (v[rows] if isinstance(v, np.ndarray) and v.ndim else v) for k, v in self.shape.items()}
         values = {**self.__dict__, "shape": cut, "simple": {k: v[rows] for k, v in self.simple.items()}}
-        for name in ("measured", "bound", "groups", "family"):
+        for name in ("measured", "bound", "groups", *(["index"] if len(self.index) else [])):
             values[name] = values[name][rows]
         return Cell(**values)
 
@@ -106,8 +105,10 @@ def table_cells(frame: pd.DataFrame, kind: str) -> Iterator[Cell]:
     """The cells of one table."""
     keys = {"gemm": ["dtype"], "prefill": ["dtype"], "decode": ["kv_cache_dtype"], "mla": ["phase", "kv_cache_dtype"],
             "experts": ["dtype"], "collective": ["op_name"]}[kind]  # fmt: skip
+    frame = frame.reset_index(drop=True)
     for key, rows in frame.groupby(["gpu", "framework", *keys]):
-        yield _cell(rows.reset_index(drop=True), kind, key)
+        cell = _cell(rows.reset_index(drop=True), kind, tuple(map(str, key)))
+        yield replace(cell, index=rows.index.to_numpy(np.int64))
 
 
 def _cell(rows: pd.DataFrame, kind: str, key: tuple[str, ...]) -> Cell:
@@ -126,12 +127,12 @@ def _cell(rows: pd.DataFrame, kind: str, key: tuple[str, ...]) -> Cell:
     bound = zero + Rates(gpu, topology).bound(cost)
     if kind == "mla":
         kind = f"mla_{key[2]}"
-    family, families = _family(rows, kind)
     fmt = SHORT.get(key[-1], key[-1])
     return Cell(
-        kind, gpu.name, key[1].lower(), fmt, str(rows["version"].iloc[0]), "; ".join(sorted(set(rows["kernel_source"]))),
-        device, shape, rows["latency_us"].to_numpy(float) * 1e-6, bound, groups, simple, family, families,
-        TABLES["mla" if kind.startswith("mla") else kind],
+        kind, gpu.name, key[1].lower(), fmt, str(rows["version"].iloc[0]),
+        "; ".join(sorted(set(rows["kernel_source"]))), device, shape,
+        rows["latency_us"].to_numpy(float) * 1e-6, bound, groups, simple, TABLES["mla" if kind.startswith("mla") else
+        kind],
     )  # fmt: skip
 
 
@@ -151,7 +152,8 @@ def _gemm(rows: pd.DataFrame, key: tuple[str, ...]) -> tuple[dict[str, Any], Cos
         "out_bytes": 2.0,
         "math": MATH[key[0]],
     }
-    return shape, ops.gemm(**shape), np.stack([n, k], 1)
+    cost = ops.gemm(m, n, k, n * k * width, width, 2.0, MATH[key[0]])
+    return shape, cost, np.stack([n, k], 1)
 
 
 def _prefill(rows: pd.DataFrame, key: tuple[str, ...]) -> tuple[dict[str, Any], Cost, Array]:
@@ -181,18 +183,19 @@ def _mla(rows: pd.DataFrame, key: tuple[str, ...]) -> tuple[dict[str, Any], Cost
 
 
 def _experts(rows: pd.DataFrame, key: tuple[str, ...]) -> tuple[dict[str, Any], Cost, Array]:
-    T, H, I, K, E, tp, ep = _columns(
+    T, H, F, K, E, tp, ep = _columns(
         rows, "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"
     )
     listed = np.array([(a, b) in UNGATED for a, b in zip(rows["hidden_size"], rows["inter_size"], strict=True)])
     bare = rows["kernel_source"].str.contains("nongated").to_numpy() | (listed & (key[0] == "bfloat16"))
     gate, width, math = np.where(bare, 1.0, 2.0), WIDTH[key[0]], MATH[key[0]]
-    shape = {"tokens": T, "hidden": H, "inter": I / tp, "chosen": K, "experts": E, "local": E / ep, "gate": gate,
-             "weight_width": width, "act_width": width, "math": math}  # fmt: skip
+    shape = {"tokens": T, "hidden": H, "inter": F / tp, "chosen": K, "experts": E, "local": E / ep, "gate": gate,
+             "weight_width": width, "act_width": width, "math": math,
+             "family": families(rows["kernel_source"])}  # fmt: skip
     mine = T * K / ep
-    weights = np.minimum(E / ep, np.maximum(1, mine)) * H * (I / tp) * (1 + gate) * width
-    cost = Cost({f"matrix:{math}": 2 * mine * H * (I / tp) * (1 + gate)}, {"weights": weights, "act": 4 * T * H})
-    return shape, cost, np.stack([H, I, K, E], 1)
+    weights = np.minimum(E / ep, np.maximum(1, mine)) * H * (F / tp) * (1 + gate) * width
+    cost = Cost({f"matrix:{math}": 2 * mine * H * (F / tp) * (1 + gate)}, {"weights": weights, "act": 4 * T * H})
+    return shape, cost, np.stack([H, F, K, E], 1)
 
 
 def _collective(rows: pd.DataFrame, key: tuple[str, ...]) -> tuple[dict[str, Any], Cost, Array]:
@@ -215,9 +218,6 @@ _READERS = {
 }
 
 
-def _family(rows: pd.DataFrame, kind: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    if kind != "experts":
-        return np.zeros(len(rows), np.int64), ("",)
-    names = [next((f for f in FAMILIES if f in source), "cutlass") for source in rows["kernel_source"]]
-    found = tuple(sorted(set(names)))
-    return np.array([found.index(name) for name in names]), found
+def families(sources: Iterable[str]) -> NDArray[np.str_]:
+    """Kernel family of each ``kernel_source``; what no name is found in is CUTLASS."""
+    return np.array([next((f for f in FAMILIES if f in source), "cutlass") for source in sources])

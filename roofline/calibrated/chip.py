@@ -72,6 +72,8 @@ def chip(gpu: Gpu, system: System | None = None, link: float = 0.0) -> Chip | No
     clock = compute.clock_tensor or compute.clock_boost
     if compute.sms is None or clock is None or l2 is None:
         return None
-    peaks = {m: q.value for m, q in {**compute.vector, **compute.tensor}.items()}
+    peaks: dict[str, float] = {m: q.value for m, q in (*compute.vector.items(), *compute.tensor.items())}
     rate = system.scale_up.bandwidth.value if system else link
-    return Chip(gpu.name, gpu.architecture, peaks, gpu.bandwidth, compute.sms.value, l2.capacity.value, clock.value, rate)
+    return Chip(
+        gpu.name, gpu.architecture, peaks, gpu.bandwidth, compute.sms.value, l2.capacity.value, clock.value, rate
+    )

@@ -1,14 +1,18 @@
 """One decode step of grouped-query attention: paged cache, one query token a sequence.
 
     CTAs = batch * kv_heads * splits;  CTA time = cta + bytes of its (padded) share / (draw * bandwidth / SMs)
-    T    = launch + smax(waves * CTA time, cache bytes / cache rate; overlap) + combine + rotary and cache write + latency
+    T    = launch + smax(waves * CTA time, cache bytes / cache rate; overlap) + combine + rotary and cache write +
+        latency
 
-splits = floor(SMs / (batch * kv_heads)), at least one block each (FlashDecoding; Dao et al., 2023), or as TensorRT-LLM's
-XQA kernel has it: round(sqrt(8 blocks)) of its 128-token blocks, at most 8 waves in all (NVIDIA/TensorRT-LLM,
-``computeMultiBlockCount`` in decoderXQAImplJIT.cpp, ``kMinHistoryTokensPerBlock`` 128, ``kTargetWaveFactor`` 8).
+splits = floor(SMs / (batch * kv_heads)), at least one block each (FlashDecoding; Dao et al., 2023), or by the rules
+of FlashAttention-2 (``flash_splits``) and of TensorRT-LLM's XQA kernel: round(sqrt(8 blocks)) of its 128-token blocks,
+at most 8 waves in all (NVIDIA/TensorRT-LLM, ``computeMultiBlockCount`` with ``kMinHistoryTokensPerBlock`` 128 and
+``kTargetWaveFactor`` 8).
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -42,8 +46,9 @@ PARAMS = (
 def flash_splits(heads: Num, blocks: Num, slots: float) -> Num:
     """Splits by FlashAttention-2's ``num_splits_heuristic``: the fewest that reach 85 % of the best wave efficiency.
 
-    Of ``heads`` (batch x KV heads) with ``blocks`` of keys each on ``slots`` places; none when the heads fill 80 % of them;
-    a split must lower the blocks of a CTA. Closed form: the best efficiency is taken as 1 where the blocks suffice.
+    Of ``heads`` (batch x KV heads) with ``blocks`` of keys each on ``slots`` places; none when the heads fill 80 % of
+    them; a split must lower the blocks of a CTA. Closed form: the best efficiency is taken as 1 where the blocks
+    suffice.
     Source: Dao-AILab/flash-attention, csrc/flash_attn/flash_api.cpp.
 
     >>> float(flash_splits(8.0, 64.0, 216.0)), float(flash_splits(200.0, 64.0, 216.0))
@@ -59,16 +64,21 @@ def flash_splits(heads: Num, blocks: Num, slots: float) -> Num:
 
 
 def split_count(s: Shape, chip: Chip, facts: Facts) -> Num:
-    """Splits of a sequence and KV head. Facts: splits (``xqa``, ``fa2`` or FlashDecoding), shortest (tokens of a split), mha."""
+    """Splits of a sequence and KV head.
+
+    Facts: splits (``xqa``, ``fa2`` or FlashDecoding), shortest (tokens of a split), mha.
+    """
     b, n, kv, sms = s["batch"], s["kv"], s["kv_heads"], chip.sms
     mha, treat = s["heads"] <= kv, facts.get("mha", "")
     shortest = facts.get("shortest", BLOCK)
     one_wave = np.clip(np.floor(sms / (b * kv)), 1, np.maximum(1, cdiv(n, shortest)))
     if facts.get("splits") == "fa2":
         few = flash_splits(b * kv, cdiv(n, np.where(s["dim"] <= 64, 256.0, 128.0)), 2 * sms)
-        return np.where(mha, 1.0, few) if treat == "unsplit" else few
+        found: Num = np.where(mha & (treat == "unsplit"), 1.0, few)
+        return found
     if facts.get("splits") != "xqa":
-        return one_wave
+        found = one_wave
+        return found
     blocks = np.floor(n / 128)
     xqa = np.maximum(1, np.minimum(blocks, np.round(np.sqrt(8 * blocks))))
     limit = np.maximum(1, np.floor(8 * sms / (b * kv)))
@@ -79,8 +89,8 @@ def split_count(s: Shape, chip: Chip, facts: Facts) -> Num:
 def parts(p: Params, s: Shape, chip: Chip, facts: Facts) -> Parts:
     """Parts of the time of one decode step of attention in one layer, with its rotary and cache-write kernels. [s]
 
-    Shape: batch, kv (context), heads, kv_heads, dim, kv_bytes. Facts: mha (how a group of one is treated: ``own`` kernel,
-    ``unsplit``, or as any other).
+    Shape: batch, kv (context), heads, kv_heads, dim, kv_bytes. Facts: mha (how a group of one is treated: ``own``
+    kernel, ``unsplit``, or as any other).
     """
     b, n, h, kv, d, e = (s[x] for x in ("batch", "kv", "heads", "kv_heads", "dim", "kv_bytes"))
     mha, treat = h <= kv, facts.get("mha", "")
@@ -107,8 +117,23 @@ def parts(p: Params, s: Shape, chip: Chip, facts: Facts) -> Parts:
 
 
 def features(s: Shape, chip: Chip, facts: Facts) -> dict[str, Num]:
-    """Shape of the attention."""
-    return {"batch": s["batch"], "kv": s["kv"], "heads": s["heads"], "kv_heads": s["kv_heads"], "dim": s["dim"]}
+    """Shape of the attention, its group, work an SM before and after splitting, tokens of a split, cache size by L2."""
+    b, n, h, kv, d = (s[x] for x in ("batch", "kv", "heads", "kv_heads", "dim"))
+    splits = np.clip(np.floor(chip.sms / (b * kv)), 1, np.ceil(n / 128))
+    return {
+        "batch": b, "kv": n, "heads": h, "kv_heads": kv, "dim": d, "rows": b * kv / chip.sms, "group": h / kv,
+        "share": n / splits, "cache": b * n * kv * d / chip.l2, "ctas": b * kv * splits / chip.sms,
+    }  # fmt: skip
 
 
-DECODE = Form("decode", PARAMS, parts, features)
+def family(s: Shape, facts: Facts) -> Any:
+    """Kernel template by head dimension and grouping (``gqa_64``, ``mha_128``, ...), where the engine has one for
+    each."""
+    if not facts.get("templates"):
+        return ""
+    kind = np.where(s["heads"] <= s["kv_heads"], "mha", "gqa")
+    names = np.char.add(np.char.add(kind, "_"), np.where(s["dim"] <= 64, "64", "128"))
+    return names if names.ndim else str(names)
+
+
+DECODE = Form("decode", PARAMS, parts, features, family)

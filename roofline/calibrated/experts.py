@@ -49,25 +49,47 @@ def parts(p: Params, s: Shape, chip: Chip, facts: Facts) -> Parts:
     Shape: tokens (routed over the group), hidden, inter (on this rank), chosen, experts, local, gate (2 gated, 1 not),
     weight_width (bytes a weight), act_width, math.
     """
-    T, H, I, local = s["tokens"], s["hidden"], s["inter"], s["local"]
+    T, H, F, local = s["tokens"], s["hidden"], s["inter"], s["local"]
     pairs = T * s["chosen"]
     mine = pairs * local / s["experts"]
     active = np.minimum(local, np.maximum(mine, 1))
     per = mine / active
     wide = np.maximum(s["act_width"], 1)
-    moved = 2 * np.minimum(T, mine) * H + p["touch"] * 2 * T * H + mine * (H * (wide + 2) + I * (2 * s["gate"] + wide))
+    moved = 2 * np.minimum(T, mine) * H + p["touch"] * 2 * T * H + mine * (H * (wide + 2) + F * (2 * s["gate"] + wide))
     return {
         "launch": p["launch"],
-        "up": grouped(p, s, chip, s["gate"] * I, H, active, per),
-        "down": grouped(p, s, chip, H, I, active, per),
+        "up": grouped(p, s, chip, s["gate"] * F, H, active, per),
+        "down": grouped(p, s, chip, H, F, active, per),
         "passes": moved / (chip.bandwidth * p["pass"]),
-        "routing": p["expert"] * local + p["pair"] * pairs / chip.sms + p["doubling"] * np.log2(1 + T),
+        "routing": routing(p, s, chip),
     }
 
 
+def one_gemm(p: Params, s: Shape, chip: Chip) -> Num:
+    """One of the layer's grouped GEMMs by itself, with the expected number of distinct experts. [s]
+
+    Shape: n, k (of an expert's matrix here), active, rows (of all of them), weight_width, act_width, math.
+    """
+    return grouped(p, s, chip, s["n"], s["k"], s["active"], s["rows"] / np.maximum(s["active"], 1e-9))
+
+
+def routing(p: Params, s: Shape, chip: Chip) -> Num:
+    """Group bookkeeping, sorting and permuting of one layer. Shape: tokens, chosen, local. [s]"""
+    pairs = s["tokens"] * s["chosen"]
+    found: Num = p["expert"] * s["local"] + p["pair"] * pairs / chip.sms + p["doubling"] * np.log2(1 + s["tokens"])
+    return found
+
+
 def features(s: Shape, chip: Chip, facts: Facts) -> dict[str, Num]:
-    """Shape of the layer."""
-    return {x: s[x] for x in ("tokens", "hidden", "inter", "chosen", "experts", "local")}
+    """Shape of the layer, tokens an expert, active experts and pairs of this rank."""
+    mine = s["tokens"] * s["chosen"] * s["local"] / s["experts"]
+    shape = {x: s[x] for x in ("tokens", "hidden", "inter", "chosen", "experts", "local")}
+    return {**shape, "each": mine / s["local"], "active": np.minimum(s["local"], np.maximum(1, mine)), "pairs": mine}
 
 
-EXPERTS = Form("experts", PARAMS, parts, features)
+def family(s: Shape, facts: Facts) -> Any:
+    """Kernel family: what the shape says (a name or an array of them), else the engine's usual one."""
+    return s.get("family", facts.get("family", ""))
+
+
+EXPERTS = Form("experts", PARAMS, parts, features, family)

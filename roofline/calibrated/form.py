@@ -29,12 +29,16 @@ class Param:
     unit : str
         ``s`` or ``1``.
     meaning : str
+    pull : float
+        How firmly the fit holds it near ``start``, relative to the other parameters: more for what makes one kernel
+        differ from the others, so that a kernel without rows is like them.
     """
 
     name: str
     start: float
     unit: str
     meaning: str
+    pull: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -50,12 +54,16 @@ class Form:
     features : Callable, optional
         ``(shape, chip, facts) -> {feature: Num}``: positive physical quantities, of whose logarithms a residual may be
         a smooth function.
+    family : Callable, optional
+        ``(shape, facts) -> name`` or an array of names: which of several kernels of the engine runs, where they have
+        parameters of their own.
     """
 
     name: str
     params: tuple[Param, ...]
     parts: Callable[[Params, Shape, Chip, Facts], Parts]
-    features: Callable[[Shape, Chip, Facts], dict[str, Num]] | None = None
+    features: Callable[[Shape, Chip, Facts], dict[str, Num]]
+    family: Callable[[Shape, Facts], Any] = lambda shape, facts: ""
 
     @property
     def start(self) -> dict[str, float]:
@@ -93,8 +101,8 @@ def smax(a: Num, b: Num, q: float) -> Num:
 def waves(blocks: Num, slots: float, whole: float) -> Num:
     """Rounds that ``blocks`` equal blocks take on ``slots`` places: between ``blocks/slots`` and its ceiling.
 
-    ``s ceil(x) + (1-s) x`` with ``s = whole/(1+whole)``, at least 1. ``whole`` is the odds that a partial last round costs
-    a whole one; persistent and stream-K kernels lower it.
+    ``s ceil(x) + (1-s) x`` with ``s = whole/(1+whole)``, at least 1. ``whole`` is the odds that a partial last round
+    costs a whole one; persistent and stream-K kernels lower it.
 
     >>> float(waves(150.0, 100.0, 1.0)), float(waves(50.0, 100.0, 1.0))
     (1.75, 1.0)

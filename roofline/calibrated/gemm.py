@@ -1,7 +1,7 @@
 """GEMM: the fastest of a few tile shapes and split-K counts, each a smooth maximum of matrix waves and memory traffic.
 
-    T = launch + min over (tile, split) [ smax(waves * (mainloop + tile), bytes / bandwidth; overlap) + K latency + split ]
-        + clock droop + activation quantization
+    T = launch + min over (tile, split) [ smax(waves * (mainloop + tile), bytes / bandwidth; overlap) + K latency
+        + split ] + output / bandwidth + clock droop + activation quantization
 
 The library's heuristic is taken to choose well: the minimum stands for it. For block-scaled FP8 the tile follows the
 published rule of DeepGEMM instead (see ``gemm_blocked``).
@@ -10,10 +10,13 @@ published rule of DeepGEMM instead (see ``gemm_blocked``).
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfmodel.base.num import Num
 from perfmodel.roofline.calibrated.chip import Chip
 from perfmodel.roofline.calibrated.form import Facts, Form, Param, Params, Parts, Shape, cdiv, smax, waves
+
+Array = NDArray[np.float64]
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
@@ -29,6 +32,12 @@ PARAMS = (
     Param("split", 2.0e-6, "s", "fixed cost of a split-K reduction"),
     Param("wave", 1.0, "1", "odds that a partial last wave costs a whole one"),
     Param("kstep", 0.2e-6, "s", "latency per 1024 of K that a tile walks through"),
+    Param(
+        "output",
+        2.0,
+        "1",
+        "share of the memory bandwidth for the output written after the products (above 1: mostly hidden)",
+    ),
     Param("droop", 0.1, "1", "slow-down of long GEMMs by the power limit"),
     Param("droop_time", 3.0e-3, "s", "time at which half of the droop is reached"),
 )
@@ -47,38 +56,52 @@ def droop(p: Params, t: Num) -> Num:
 def quantization(p: Params, s: Shape, chip: Chip) -> Num:
     """The kernel before an FP8 or FP4 GEMM: reads 16-bit activations, writes narrow ones with their scales. [s]"""
     moved = s["m"] * s["k"] * (2 + s["act_bytes"])
-    return p["quant"] + moved / (chip.bandwidth * p["quant_memory"])
+    found: Num = p["quant"] + moved / (chip.bandwidth * p["quant_memory"])
+    return found
+
+
+def candidates(facts: Facts) -> tuple[Array, Array, Array, Array]:
+    """Rows, columns and SMs of a tile, and splits of K: all combinations.
+
+    Facts: tiles ``[[rows, columns, SMs = 1], ..]``.
+    """
+    listed = [(*t, 1)[:3] for t in facts.get("tiles", TILES)]
+    table = np.array([(*t, x) for t in listed for x in SPLITS], np.float64)
+    return table[:, 0], table[:, 1], table[:, 2], table[:, 3]
 
 
 def parts(p: Params, s: Shape, chip: Chip, facts: Facts) -> Parts:
     """Parts of the time of ``[m, k] x [k, n]``. [s]
 
-    Shape: m, n, k; weight_bytes (of the whole matrix), act_bytes, out_bytes an element; math. Facts: tiles ``[[m, n], ..]``.
+    Shape: m, n, k; weight_bytes (of the whole matrix), act_bytes, out_bytes an element; math. Facts: tiles.
     Valid for 16-bit and narrower GEMMs of 1 to 10^6 rows.
     """
     m, n, k = (np.asarray(s[name], np.float64)[..., None] for name in "mnk")
     weights, act = np.asarray(s["weight_bytes"], np.float64)[..., None], s["act_bytes"]
-    c = np.array([(a, b, x) for a, b in facts.get("tiles", TILES) for x in SPLITS], np.float64)
-    tm, tn, split = c[:, 0], c[:, 1], c[:, 2]
+    tm, tn, pair, split = candidates(facts)
     sms, l2 = chip.sms, p["l2"] * chip.l2_per_sm
-    tiles = cdiv(m, tm) * cdiv(n, tn) * split
+    tiles = cdiv(m, tm) * cdiv(n, tn) * split * pair
     walk = cdiv(k / split, 64.0) * 64
-    per_k = np.maximum(2 * tm * tn / (chip.peak(s["math"]) / sms * p["matrix"]), (tm * act + tn * weights / (n * k)) / l2)
+    rate = chip.peak(s["math"]) / sms * p["matrix"]
+    per_k = np.maximum(2 * tm * tn / pair / rate, (tm * act + tn * weights / (n * k)) / pair / l2)
     busy = waves(tiles, sms, p["wave"]) * (walk * per_k + p["tile"])
     traffic = weights + m * k * act + m * n * s["out_bytes"]
     stream = traffic / (chip.bandwidth * p["memory"]) / np.minimum(1, tiles / sms * p["draw"])
     reduce = np.where(split > 1, p["split"] + 8 * split * m * n / (l2 * sms), 0.0)
     reduce = np.where((split > 1) & (k / split < 128), np.inf, reduce)
     t = (smax(busy, stream, p["overlap"]) + p["kstep"] * walk / 1024 + reduce).min(-1) + p["launch"]
-    found: Parts = {"launch": p["launch"], "tiles": t - p["launch"], "clock droop": droop(p, t)}
+    t = t + s["m"] * s["n"] * s["out_bytes"] / (chip.bandwidth * p["output"])
+    found: Parts = {"launch": p["launch"], "tiles and output": t - p["launch"], "clock droop": droop(p, t)}
     if "quant" in p:
         found["quantization"] = quantization(p, s, chip)
     return found
 
 
 def features(s: Shape, chip: Chip, facts: Facts) -> dict[str, Num]:
-    """Shape of the product."""
-    return {"m": s["m"], "n": s["n"], "k": s["k"]}
+    """Shape of the product, its 128 x 128 tiles an SM, and its intensity in elements."""
+    m, n, k = s["m"], s["n"], s["k"]
+    tiles = np.ceil(m / 128) * np.ceil(n / 128) / chip.sms
+    return {"m": m, "n": n, "k": k, "tiles": tiles, "intensity": 2 * m * n * k / (m * k + n * k + m * n)}
 
 
 GEMM = Form("gemm", PARAMS, parts, features)

@@ -7,6 +7,7 @@ narrower tile.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfmodel.base.num import Num
 from perfmodel.roofline.calibrated.chip import Chip
@@ -53,23 +54,27 @@ def chosen_tile(m: Num, n: Num, sms: float, rule: str) -> tuple[Num, Num]:
         blocks = cdiv(m, a) * cdiv(n, b)
         rounds = cdiv(blocks, sms)
         last = blocks - (rounds - 1) * sms
-        narrower = ((a == rows) & (b < cols)) | ((b == cols) & (a < rows)) | ((a != rows) & (b > cols) & (b <= n) & (a <= m))
+        narrower = (
+            ((a == rows) & (b < cols)) | ((b == cols) & (a < rows)) | ((a != rows) & (b > cols) & (b <= n) & (a <= m))
+        )
         better = (rounds < fewest) | ((rounds == fewest) & ((last > fullest) | ((last == fullest) & narrower)))
         rows, cols = np.where(better, a, rows), np.where(better, b, cols)
         fewest, fullest = np.where(better, rounds, fewest), np.where(better, last, fullest)
     return rows, cols
 
 
-def slow_tile(m: Num, tm: Num, tn: Num) -> Num:
-    """Tiles that run slow in a single wave on Hopper: 24,576 outputs or more, but for those 112 wide or of at most 192 rows.
+def slow_tile(m: Num, tm: Num, tn: Num) -> NDArray[np.bool_]:
+    """Tiles that run slow in a single wave on Hopper: 24,576 outputs or more, but for those 112 wide or of at most
+    192 rows.
 
     Seen in the measurements of SGLang 0.5.14 (2.1 to 2.9 times slower); the cause is not known.
     """
-    return (tm * tn >= 24576) & (tn != 112) & (m > 192)
+    return np.asarray((tm * tn >= 24576) & (tn != 112) & (m > 192))
 
 
 def parts(p: Params, s: Shape, chip: Chip, facts: Facts) -> Parts:
-    """Parts of the time of ``[m, k] x [k, n]`` with 8-bit inputs. Shape as ``gemm.parts``; facts: rule (sm90, sm100). [s]"""
+    """Parts of the time of ``[m, k] x [k, n]`` with 8-bit inputs. Shape as ``gemm.parts``; facts: rule (sm90, sm100).
+    [s]"""
     m, n, k = s["m"], s["n"], s["k"]
     tm, tn = chosen_tile(m, n, chip.sms, facts["rule"])
     tiles = cdiv(m, tm) * cdiv(n, tn)
@@ -77,7 +82,7 @@ def parts(p: Params, s: Shape, chip: Chip, facts: Facts) -> Parts:
     rate = chip.peak(s["math"]) / chip.sms * p["matrix"] * np.minimum(1, tm * tn / 32768.0) ** p["small"]
     loop = np.maximum(2 * tm * tn * walk / rate, p["kstep"] * walk / 1024)
     if facts["rule"] == "sm90":
-        loop = loop * np.where((tiles <= chip.sms) & slow_tile(m, tm, tn), p["single"], 1.0)
+        loop = loop * np.where(np.asarray(tiles <= chip.sms) & slow_tile(m, tm, tn), p["single"], 1.0)
     loop = smax(loop, (tm + tn) * walk / (p["l2"] * chip.l2_per_sm), 4.0)
     busy = waves(tiles, chip.sms, p["wave"]) * (loop + p["tile"])
     traffic = s["weight_bytes"] + m * k * s["act_bytes"] + m * n * s["out_bytes"]

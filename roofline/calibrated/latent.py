@@ -13,6 +13,9 @@ from perfmodel.roofline.calibrated.chip import Chip
 from perfmodel.roofline.calibrated.form import Facts, Form, Param, Params, Parts, Shape, cached, cdiv, smax
 from perfmodel.roofline.calibrated.prefill import COLUMNS, EXP_PER_CLOCK
 
+#: Pull of the parameters by which the kernels for more heads differ.
+GAIN_PULL = 40.0
+
 CONTEXT = (
     Param("launch", 11e-6, "s", "launch gap of the whole call"),
     Param("matrix", 0.8, "1", "share of the matrix peak"),
@@ -27,9 +30,9 @@ CONTEXT = (
 GENERATION = (
     Param("launch", 9e-6, "s", "launch gap of the call"),
     Param("matrix", 0.6, "1", "share of the matrix peak with up to 16 heads"),
-    Param("heads_32", 1.0, "1", "matrix share of the kernel for 17 to 32 heads, relative to matrix"),
-    Param("heads_64", 1.0, "1", "the same for 33 to 64 heads"),
-    Param("heads_128", 1.0, "1", "the same for more, whose head blocks share their loads"),
+    Param("heads_32", 1.0, "1", "matrix share of the kernel for 17 to 32 heads, relative to matrix", GAIN_PULL),
+    Param("heads_64", 1.0, "1", "the same for 33 to 64 heads", GAIN_PULL),
+    Param("heads_128", 1.0, "1", "the same for more, whose head blocks share their loads", GAIN_PULL),
     Param("memory", 0.8, "1", "share of the memory bandwidth for latents beyond L2"),
     Param("l2", 0.3, "1", "L2 rate, share of 64 B a clock and SM, for those that fit"),
     Param("overlap", 2.5, "1", "exponent of the overlap of CTA time and stream"),
@@ -61,13 +64,19 @@ def context_parts(p: Params, s: Shape, chip: Chip, facts: Facts) -> Parts:
     moved = b * q * (h * 2 * s["qk_dim"] * 2 + s["cache"] * (2 + s["kv_bytes"]))
     hit = cached(moved / 2, 0.6 * chip.l2, 2.0)
     passes = moved * ((1 - hit) / (chip.bandwidth * p["pass"]) + hit / (p["l2"] * chip.l2_per_sm * chip.sms))
-    return {"launch": p["launch"], "attention": core, "rotary and cache": passes, "cache write": p["write"] * b * q / chip.sms}
+    return {
+        "launch": p["launch"],
+        "attention": core,
+        "rotary and cache": passes,
+        "cache write": p["write"] * b * q / chip.sms,
+    }
 
 
 def generation_parts(p: Params, s: Shape, chip: Chip, facts: Facts) -> Parts:
     """Parts of the time of one decode step of absorbed latent attention, rotary and latent write in it. [s]
 
-    Shape: batch, kv, heads, latent, rope, kv_bytes, math (of the products). Facts: block (tokens a CTA walks at a time),
+    Shape: batch, kv, heads, latent, rope, kv_bytes, math (of the products). Facts: block (tokens a CTA walks at a
+    time),
     shortest (tokens of the shortest split).
     """
     b, n, h, e = s["batch"], s["kv"], s["heads"], s["kv_bytes"]
@@ -89,13 +98,29 @@ def generation_parts(p: Params, s: Shape, chip: Chip, facts: Facts) -> Parts:
     core = core + p["latency"] * (np.minimum(share / block, 1024 / block) - 1)
     ends = b * h * (s["latent"] + wide) * 2 / (chip.bandwidth * p["pass"])
     combine = np.where(splits > 1, p["combine"] + p["each"] * splits + 8 * b * h * splits * s["latent"] / l2, 0.0)
-    return {"launch": p["launch"], "attention": core + ends, "combine": combine, "rotary and cache write": p["row"] * b / chip.sms}
+    return {
+        "launch": p["launch"],
+        "attention": core + ends,
+        "combine": combine,
+        "rotary and cache write": p["row"] * b / chip.sms,
+    }
 
 
-def features(s: Shape, chip: Chip, facts: Facts) -> dict[str, Num]:
-    """Shape of the attention."""
-    return {"batch": s["batch"], "kv": s["kv"], "heads": s["heads"]}
+def context_features(s: Shape, chip: Chip, facts: Facts) -> dict[str, Num]:
+    """Shape of the attention, its CTAs an SM and its tokens."""
+    b, q, h = s["batch"], s["q"], s["heads"]
+    return {"batch": b, "q": q, "heads": h, "ctas": b * h * np.ceil(q / 128) / chip.sms, "tokens": b * q}
 
 
-MLA_CONTEXT = Form("mla_context", CONTEXT, context_parts, features)
-MLA_GENERATION = Form("mla_generation", GENERATION, generation_parts, features)
+def generation_features(s: Shape, chip: Chip, facts: Facts) -> dict[str, Num]:
+    """Shape of the attention, its latent cache, the tokens of a split and its CTAs an SM."""
+    b, n, h = s["batch"], s["kv"], s["heads"]
+    splits = np.clip(np.floor(chip.sms / b), 1, np.ceil(n / 256))
+    return {
+        "batch": b, "kv": n, "heads": h, "tokens": b * n, "work": b * h * np.ceil(n / 128) / chip.sms,
+        "share": n / splits, "ctas": b * splits / chip.sms,
+    }  # fmt: skip
+
+
+MLA_CONTEXT = Form("mla_context", CONTEXT, context_parts, context_features)
+MLA_GENERATION = Form("mla_generation", GENERATION, generation_parts, generation_features)

@@ -1,6 +1,7 @@
 """Prefill attention with grouped queries: tile work per CTA, and the rotary and cache-write kernels around it.
 
-    CTA  = rows * columns(causal) * (4 d / (matrix * peak/SM) + softmax / (16 clock)) + cta      one query tile of one head
+    CTA  = rows * columns(causal) * (4 d / (matrix * peak/SM) + softmax / (16 clock)) + cta      one query tile of one
+        head
     T    = launch + smax(sum of CTAs / SMs, longest CTA; tail) + rotary and cache traffic + cache-write kernel
 
 Softmax is counted beside the matrix products, not under them: the exponentials that FlashAttention overlaps lower the
@@ -76,8 +77,12 @@ def parts(p: Params, s: Shape, chip: Chip, facts: Facts) -> Parts:
 
 
 def features(s: Shape, chip: Chip, facts: Facts) -> dict[str, Num]:
-    """Shape of the attention."""
-    return {"batch": s["batch"], "q": s["q"], "heads": s["heads"], "kv_heads": s["kv_heads"], "dim": s["dim"]}
+    """Shape of the attention, its CTAs an SM, its group and its tokens."""
+    b, q, h, kv = s["batch"], s["q"], s["heads"], s["kv_heads"]
+    return {
+        "batch": b, "q": q, "heads": h, "kv_heads": kv, "dim": s["dim"],
+        "ctas": b * h * np.ceil(q / 128) / chip.sms, "group": h / kv, "tokens": b * q,
+    }  # fmt: skip
 
 
 PREFILL = Form("prefill", PARAMS, parts, features)

@@ -7,6 +7,10 @@ import pytest
 from perfmodel.hwspecs.load import GPUS, gpu
 from perfmodel.reports.roofline_data import (
     MINOR,
+    Point,
+    basis,
+    detected,
+    device_noun,
     group_lines,
     groups,
     names,
@@ -14,8 +18,10 @@ from perfmodel.reports.roofline_data import (
     roofs,
     slopes,
     undrawn,
+    unlabelled,
     used_formats,
 )
+from perfmodel.reports.words import intensity, percent
 from perfmodel.roofline.analysis import Analysis, analyze
 
 
@@ -85,25 +91,60 @@ def test_vector_units_stand_in_for_matrix_units() -> None:
 
 
 def test_groups_hold_each_point_once(deepseek: Analysis) -> None:
-    """Labels divide the points among them: large and small apart, neighbours together."""
+    """Labels divide the points among them; those of one are near the largest, of its phase and limited by the same."""
     found = points(deepseek)
-    split = groups(found, 0.1)
+
+    def near(a: Point, b: Point) -> bool:
+        return abs(math.log10(a.x / b.x)) <= 0.1
+
+    split = groups(found, near)
     assert sorted((p.phase, p.op, p.layers) for g in split for p in g.points) == sorted(
         (p.phase, p.op, p.layers) for p in found
     )
+    assert len(split) < len(found)
     for group in split:
-        assert len({p.phase for p in group.points}) == 1
-        assert all((p.share < MINOR) == group.minor for p in group.points)
-        xs = [math.log10(p.x) for p in group.points]
-        assert max(xs) - min(xs) <= (0.6 if group.minor else 0.1) + 1e-12
+        assert len({(p.phase, p.limiter) for p in group.points}) == 1
+        assert all(near(group.anchor, p) for p in group.points)
         assert group.anchor.share == max(p.share for p in group.points)
+    assert [g.share for g in split] == sorted((g.share for g in split), reverse=True)
 
 
-def test_labels_name_every_point_with_its_share(deepseek: Analysis) -> None:
-    """The lines of all labels name every operator of the picture."""
+def test_two_roofs_never_share_a_label() -> None:
+    """In gpt-oss on B200 the experts multiply in FP4 and the projections in BF16: told apart wherever they are."""
+    found = points(analyze("gpt-oss-120b", "b200", batch=32))
+    labels = [{p.op for p in g.points} for g in groups(found, lambda a, b: True) if g.anchor.phase == "prefill"]
+    (experts,) = [ops for ops in labels if "experts_gate_up" in ops]
+    assert "experts_down" in experts
+    assert experts.isdisjoint({"qkv_proj", "o_proj"})
+
+
+def test_labels_and_notes_name_every_point_with_its_share(deepseek: Analysis) -> None:
+    """The lines of the labels name every operator from 0.5 % on, with a share; the note names the others."""
     found = points(deepseek)
-    called = names(found)
-    text = "\n".join(line for g in groups(found, 0.1) for line in group_lines(g, called))
-    assert all(called[p] in text for p in found)
-    assert "experts_gate_up" in text
-    assert "%" in text
+    called, notes = names(found), unlabelled(found)
+    large = [p for p in found if p.share >= MINOR]
+    text = "\n".join(line for g in groups(large, lambda a, b: False) for line in group_lines(g, called))
+    assert list(notes) == ["prefill", "decode"]
+    for p in found:
+        if p.share >= MINOR:
+            assert f"{called[p]} {percent(p.share)}".replace(" %", "\u00a0%") in text
+        else:
+            assert f"{called[p]} {intensity(p.x)}" in notes[p.phase].split(", ")
+
+
+@pytest.mark.parametrize(("name", "noun"), [("h100", "GPU"), ("cpu", "CPU"), ("a18-pro", "device")])
+def test_devices_are_called_what_they_are(name: str, noun: str) -> None:
+    """A GPU, a CPU, or a device where it is part of a phone's chip; of several kinds, devices."""
+    analysis = (
+        analyze("qwen3-0.6b", name, weights="fp16", kv="fp16") if noun == "device" else analyze("qwen3-0.6b", name)
+    )
+    assert device_noun([analysis]) == noun
+    assert device_noun([analysis, analyze("qwen3-0.6b", "h100")]) == ("GPU" if noun == "GPU" else "device")
+
+
+def test_only_detected_numbers_are_called_measured() -> None:
+    """The peaks of this machine's processor are derived and its bandwidth measured; other specs are documents."""
+    (here,) = detected([analyze("qwen3-0.6b", "cpu"), analyze("qwen3-0.6b", "h100")])
+    assert here in basis([analyze("qwen3-0.6b", "cpu")])
+    assert "measured here" in basis([analyze("qwen3-0.6b", "cpu")])
+    assert basis([analyze("qwen3-0.6b", "h100")]) == ""

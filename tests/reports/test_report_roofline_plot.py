@@ -18,9 +18,10 @@ from matplotlib.text import Text
 
 from perfmodel.base.errors import UsageError
 from perfmodel.modelspecs.load import model
-from perfmodel.reports.roofline_data import points
-from perfmodel.reports.roofline_draw import AREA, LEAST_AREA
+from perfmodel.reports.roofline_data import MINOR, Point, names, points
+from perfmodel.reports.roofline_draw import AREA, LEAST_AREA, marker_size
 from perfmodel.reports.roofline_plot import LAYOUT_DPI, PNG_DPI, draw, png, save, svg_text
+from perfmodel.reports.words import clip
 from perfmodel.roofline.analysis import Analysis, analyze
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -38,10 +39,23 @@ PICTURES: dict[str, list[dict[str, Any]]] = {
     "windows": [{"model": "gpt-oss-120b", "gpu": "h100", "batch": 16}],
     "windows-gddr": [{"model": "gemma3-27b", "gpu": "rtx-5090", "weights": "fp8"}],
     "phone": [{"model": "qwen3-0.6b", "gpu": "a18-pro", "weights": "fp16", "kv": "fp16", "input": 128}],
+    "fp4-bf16": [{"model": "gpt-oss-120b", "gpu": "b200", "batch": 32}],
+    "hybrid": [{"model": "qwen3-next-80b-a3b", "gpu": "h200"}],
+    "processor": [{"model": "llama3.2-1b", "gpu": "cpu"}],
     "batches": [{"model": "llama3-70b", "gpu": "h100", "tp": 4, "batch": b} for b in (1, 64)],
     "gpus": [{"model": "llama3-8b", "gpu": g} for g in ("h100", "b200")],
     "many": [{"model": "mixtral-8x7b", "gpu": g, "tp": 2} for g in ("a100", "h100", "h200", "b200", "mi300x")],
+    "many-formats": [
+        {"model": "deepseek-v3", "gpu": g, "tp": 8, "batch": 32} for g in ("h100", "h200", "b200", "b300", "mi300x")
+    ],
+    "many-misfits": [
+        {"model": "deepseek-v3.2", "gpu": g, "tp": 2, "batch": 512, "input": 128}
+        for g in ("h100", "h100-pcie", "mi300x", "b200", "h20", "mi355x")
+    ],
+    "many-batches": [{"model": "llama3-70b", "gpu": "h100", "tp": 4, "batch": 4**i} for i in range(6)],
 }
+SINGLE = [name for name, found in PICTURES.items() if len(found) == 1]
+OVERLAID = [name for name, found in PICTURES.items() if len(found) > 1]
 
 
 def analyses(name: str) -> list[Analysis]:
@@ -81,8 +95,8 @@ def apart(a: np.ndarray, b: np.ndarray) -> bool:
 
 def crossed(leader: Line2D, corners: np.ndarray) -> bool:
     """Whether a leader runs through a text; its last bit, where it meets its own, is left out."""
-    ends = leader.get_transform().transform(np.array([leader.get_xdata(), leader.get_ydata()], dtype=float).T)
-    steps = ends[0] + np.linspace(0, 0.97, 200)[:, None] * (ends[1] - ends[0])
+    start, end = ends(leader)
+    steps = start + np.linspace(0, 0.97, 200)[:, None] * (end - start)
     low, high = corners.min(axis=0) + 1.5, corners.max(axis=0) - 1.5
     return bool(((steps > low) & (steps < high)).all(axis=1).any())
 
@@ -104,7 +118,7 @@ def test_no_text_collides(name: str) -> None:
 def check_texts(figure: Figure) -> None:
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
     found = [(t.get_text(), outline(t, renderer)) for t in texts(figure)]
-    assert len(found) > 20
+    assert len(found) > 15
     edge = figure.get_size_inches() * figure.dpi
     for text, corners in found:
         assert corners.min() >= -1, text
@@ -119,6 +133,111 @@ def check_texts(figure: Figure) -> None:
     level = [corners for _, corners in found if corners[0][1] == corners[1][1]]
     for leader in lines(figure, "leader"):
         assert not any(crossed(leader, corners) for corners in level)
+
+
+def named(figure: Figure, found: list[Analysis]) -> list[tuple[Text, list[tuple[Point, np.ndarray]]]]:
+    """Every label with the points that it names and where these are, in pixels."""
+    result = []
+    for label in texts(figure):
+        kind, *rest = str(label.get_gid()).split(":")
+        if kind != "label":
+            continue
+        index, phase = int(rest[0]), rest[1]
+        words, here = " ".join(label.get_text().split()), points(found[index])
+        mine = [
+            (p, figure.axes[0].transData.transform((p.x, p.y)))
+            for p, called in names(here).items()
+            if p.phase == phase and re.search(rf"(?<![\w]){re.escape(clip(called, 60))}(?![\w]| \()", words)
+        ]
+        result.append((label, mine))
+    return result
+
+
+def check_label(figure: Figure, label: Text, mine: list[tuple[Point, np.ndarray]]) -> None:
+    """A label's operators are limited by the same, in one place, and its leader, or itself, is there."""
+    (anchor, centre) = max(mine, key=lambda item: item[0].share)
+    radius = marker_size(anchor.share) / 2 * figure.dpi / 72
+    for point, place in mine:
+        assert point.limiter == anchor.limiter, label.get_text()
+        assert np.hypot(*(place - centre)) <= max(8.0, 0.75 * radius), label.get_text()
+    box = label.get_window_extent(figure.canvas.get_renderer())  # type: ignore[attr-defined]
+    edge = np.clip(centre, [box.x0, box.y0], [box.x1, box.y1])
+    leaders = [line for line in lines(figure, "leader:") if str(line.get_gid()).endswith(str(label.get_gid()))]
+    for start, end in map(ends, leaders):
+        assert np.hypot(*(start - centre)) <= 1.2 * radius + 1, label.get_text()
+        assert np.hypot(*(end - edge)) <= 3, label.get_text()
+    assert leaders or np.hypot(*(edge - centre)) <= 1.2 * radius + 8, label.get_text()
+
+
+def ends(line: Line2D) -> np.ndarray:
+    """Where a line starts and ends, in pixels."""
+    data = np.array([line.get_xdata(), line.get_ydata()], dtype=float).T
+    return np.asarray(line.get_transform().transform(data))
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_label_is_at_what_it_names(name: str) -> None:
+    """All operators of a label are on one roof and in one place to the eye; its leader ends there."""
+    found = analyses(name)
+    figure = draw(found)
+    labels = named(figure, found)
+    assert len(labels) >= (5 if len(found) == 1 else 3)
+    for label, mine in labels:
+        assert mine, label.get_text()
+        check_label(figure, label, mine)
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_a_label_each_from_half_a_percent_on(name: str) -> None:
+    """In a picture of one analysis, every operator with 0.5 % of its phase or more is in exactly one label."""
+    found = analyses(name)
+    labelled = [p for _, mine in named(draw(found), found) for p, _ in mine]
+    assert sorted(p.sentence for p in labelled) == sorted(p.sentence for p in points(found[0]) if p.share >= MINOR)
+
+
+@pytest.mark.parametrize("name", OVERLAID)
+def test_overlays_have_short_leaders(name: str) -> None:
+    """Of several analyses, no leader is long and none crosses a label's or another leader: labels are fewer instead."""
+    found = analyses(name)
+    figure = draw(found)
+    most = 130 if len(found) == 2 else 70  # pixels of a picture that is 1100 wide
+    found_ends = [ends(line) for line in lines(figure, "leader:") if "label:" in str(line.get_gid())]
+    assert all(np.hypot(*(b - a)) <= most for a, b in found_ends)
+    assert not any(cross(first, second) for first, second in itertools.combinations(found_ends, 2))
+
+
+def cross(first: np.ndarray, second: np.ndarray) -> bool:
+    """Whether two line segments cross."""
+
+    def side(line: np.ndarray, point: np.ndarray) -> float:
+        (ax, ay), (bx, by) = line
+        return float((bx - ax) * (point[1] - ay) - (by - ay) * (point[0] - ax))
+
+    return side(first, second[0]) * side(first, second[1]) < 0 > side(second, first[0]) * side(second, first[1])
+
+
+@pytest.mark.parametrize("name", ["dense-misfit", "phone", "processor", "fp4-bf16", "many"])
+def test_axes_fit_the_data(name: str) -> None:
+    """Points and roofs take up the height: above the lowest and below the highest there is about a decade."""
+    figure = draw(analyses(name))
+    low, high = figure.axes[0].get_ylim()
+    heights = [float(np.array(line.get_ydata())[0]) for kind in ("point:", "roof:") for line in lines(figure, kind)]
+    assert low < min(heights) < 10 * low
+    assert high / 11 < max(heights) < high
+
+
+@pytest.mark.parametrize(("name", "noun"), [("dense-tp", "GPU"), ("processor", "CPU"), ("phone", "device")])
+def test_axis_names_the_device(name: str, noun: str) -> None:
+    """The rate is that of one GPU, of one CPU, or of a phone's device."""
+    assert draw(analyses(name)).axes[0].get_ylabel() == f"FLOP/s of one {noun}"
+
+
+def test_a_processor_is_no_datasheet() -> None:
+    """The picture of this machine's processor says that its peaks are derived and its bandwidth was measured here."""
+    words = " ".join(" ".join(t.get_text().split()) for t in texts(draw(analyses("processor"))))
+    assert "derived from cores, SIMD width and clock" in words
+    assert "measured here" in words
+    assert "no kernel" not in words
 
 
 @pytest.mark.parametrize("name", ["dense-misfit", "mla", "windows", "indexer"])

@@ -13,6 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import UsageError
+from perfmodel.hwspecs import listing as hardware
+from perfmodel.hwspecs.load import gpu
+from perfmodel.modelspecs import listing as models
+from perfmodel.reports import listing
 from perfmodel.reports.tables import Column, render, roofline_columns, roofline_rows, to_json
 from perfmodel.roofline.analysis import Analysis
 
@@ -111,21 +115,94 @@ def test_colour_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[" not in render(ROWS, COLUMNS, terminal=True)
 
 
-def test_a_narrow_terminal_cuts_no_number(monkeypatch: pytest.MonkeyPatch, sharded: Analysis) -> None:
-    """At 80 and at 20 columns every number is whole and on one line; what is left out is said."""
+def narrow(width: int, monkeypatch: pytest.MonkeyPatch, rows: Any, columns: Any) -> tuple[str, list[Column]]:
+    """A table on a terminal of some width, and the columns that it shows: the others it must name."""
     monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = render(rows, columns, terminal=True)
+    words = " ".join(text.split()).partition("Left out for want of width: ")[2].partition(";")[0].split(", ")
+    return text, [c for c in columns if c.header not in words]
+
+
+@pytest.mark.parametrize("width", [80, 60, 50, 36, 20])
+def test_a_narrow_terminal_cuts_no_number(width: int, monkeypatch: pytest.MonkeyPatch, sharded: Analysis) -> None:
+    """Nothing is wider than the terminal; what is left out is said, and every number that is shown is whole."""
+    rows = roofline_rows([sharded])
+    text, shown = narrow(width, monkeypatch, rows, roofline_columns([sharded]))
+    assert max(map(len, text.splitlines())) <= width
+    assert {"phase", "op", "time_s"} <= {c.key for c in shown}
+    for row in rows:
+        for column in shown:
+            if column.key in ("flops", "intensity", "time_s", "share"):
+                assert column.human(row[column.key]) in text
+
+
+def test_what_goes_first(monkeypatch: pytest.MonkeyPatch, sharded: Analysis) -> None:
+    """At 80 columns go layer class, runs and bytes; at 50 the FLOPs, intensity and share; what limits goes later."""
     rows, columns = roofline_rows([sharded]), roofline_columns([sharded])
-    for width in (80, 20):
-        monkeypatch.setenv("COLUMNS", str(width))
-        text = render(rows, columns, terminal=True)
-        for row in rows:
-            for column in columns:
-                if column.key in ("flops", "intensity", "time_s", "share"):
-                    assert column.human(row[column.key]) in text
-        assert "Left out for want of width" in text
-        assert "layer class, runs, bytes" in " ".join(text.split())
-        if width == 80:
-            assert max(map(len, text.splitlines())) <= 80
+    gone = {w: {c.key for c in columns} - {c.key for c in narrow(w, monkeypatch, rows, columns)[1]} for w in (80, 50)}
+    assert gone[80] == {"layer", "count", "bytes"}
+    assert gone[50] == gone[80] | {"flops", "intensity", "share"}
+
+
+@pytest.mark.parametrize("what", ["gpus", "systems", "models", "formats"])
+@pytest.mark.parametrize("width", [80, 50])
+def test_listings_fit_the_terminal(what: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listings keep to the width too, and their names whole: they are typed into other commands."""
+    rows, columns = LISTINGS[what]
+    found = rows()
+    text, shown = narrow(width, monkeypatch, found, columns)
+    assert max(map(len, text.splitlines())) <= width
+    assert shown[0].key == "name"
+    assert all(row["name"] in text.split() for row in found)
+
+
+#: SI unit of every number in a listing or table, by its key; "" for counts, shares and ratios.
+UNITS = {
+    "peak_flops": "FLOP/s", "bandwidth": "B/s", "capacity": "B", "usable": "B", "ridge": "FLOP/B", "tdp": "W",
+    "gpus_per_node": "", "domain": "", "scale_up_bandwidth": "B/s", "scale_out_bandwidth": "B/s", "total_params": "",
+    "active_params": "", "layers": "", "max_context": "", "kv_bytes_per_token": "B", "bits": "", "bits_per_weight": "",
+    "count": "", "flops": "FLOP", "bytes": "B", "intensity": "FLOP/B", "time_s": "s", "share": "",
+}  # fmt: skip
+LISTINGS: dict[str, tuple[Callable[[], list[dict[str, Any]]], tuple[Column, ...]]] = {
+    "gpus": (hardware.rows, listing._GPUS),
+    "systems": (hardware.system_rows, listing._SYSTEMS),
+    "models": (models.rows, listing._MODELS),
+    "formats": (models.format_rows, listing._FORMATS),
+}
+
+
+@pytest.mark.parametrize("what", [*LISTINGS, "sources", "roofline", "overlay"])
+def test_csv_headers_are_unique_and_name_the_unit_of_the_number(what: str, sharded: Analysis) -> None:
+    """In every listing and table, each CSV header is there once and names the unit of the raw number under it."""
+    analyses = [sharded, sharded] if what == "overlay" else [sharded]
+    if what in LISTINGS:
+        rows, columns, text = LISTINGS[what][0](), LISTINGS[what][1], listing.listing_text(what, "csv")
+    elif what == "sources":
+        rows, columns, text = [], listing._SOURCES, listing.listing_text("gpus", "csv", sources=True)
+    else:
+        rows, columns = roofline_rows(analyses), roofline_columns(analyses)
+        text = render(rows, columns, "csv")
+    header, *lines = csv.reader(io.StringIO(text))
+    assert len(set(header)) == len(header) == len(columns)
+    assert all(len(line) == len(header) for line in lines)
+    for i, column in enumerate(columns):
+        numbers = [row[column.key] for row in rows if isinstance(row[column.key], int | float)]
+        if any(not isinstance(number, bool) for number in numbers):
+            unit = UNITS[column.key]
+            assert header[i] == unit or header[i].endswith(f" ({unit})") or (not unit and "(" not in header[i])
+            raw = [None if line[i] == "" else float(line[i]) for line in lines]
+            assert raw == [None if row[column.key] is None else float(row[column.key]) for row in rows]
+
+
+def test_memory_in_a_listing_says_its_unit() -> None:
+    """People read GB and GiB in the cell; the CSV has bytes under a header that says so."""
+    table, found = listing.listing_text("gpus", "table"), listing.listing_text("gpus", "csv")
+    (line,) = [line for line in table.splitlines() if line.startswith("h100-sxm ")]
+    assert "80.00 GB" in line
+    assert "79.19 GiB" in line
+    (row,) = [row for row in csv.DictReader(io.StringIO(found)) if row["name"] == "h100-sxm"]
+    assert (float(row["memory (B)"]), float(row["usable (B)"])) == (80e9, gpu("h100").usable_memory)
 
 
 def test_a_pipe_gets_one_line_a_row(sharded: Analysis) -> None:

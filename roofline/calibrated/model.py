@@ -1,0 +1,259 @@
+"""Calibrated times of the operators of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.base.num import Num
+from perfmodel.hwspecs.schema import Gpu
+from perfmodel.roofline.calibrated.chip import Chip, chip
+from perfmodel.roofline.calibrated.experts import one_gemm, routing
+from perfmodel.roofline.calibrated.form import Parts
+from perfmodel.roofline.calibrated.kernel import Kernel
+from perfmodel.roofline.calibrated.shapes import Ask, ask
+from perfmodel.roofline.calibrated.simple import SIMPLE
+from perfmodel.roofline.cost import Cost
+from perfmodel.roofline.efficiency import Efficiency
+from perfmodel.roofline.op import Op
+from perfmodel.roofline.times import OpTime, Rates
+from perfmodel.roofline.topology import Topology
+
+Array = NDArray[np.float64]
+
+#: Rows that are evaluated at a time, so that memory stays bounded.
+CHUNK = 1 << 16
+#: Distinct shapes that a model of times remembers.
+REMEMBERED = 1 << 16
+#: Arrays up to this length are evaluated as they are.
+FOLD = 1 << 12
+
+
+@dataclass(frozen=True)
+class CalibratedTime(OpTime):
+    """A calibrated time, with what it is made of.
+
+    Attributes
+    ----------
+    parts : dict[str, Num]
+        Seconds by named part; they add up to ``predicted`` but for the correction and the bound, which are parts too.
+    shared, own : Num
+        Standard deviations of ``predicted``: what the operators of one kind share, and the rest. [s]
+    kind : str
+        Whose errors are shared.
+    origin : str
+        Where the parameters come from.
+    """
+
+    parts: Parts = field(default_factory=dict)
+    shared: Num = 0.0
+    own: Num = 0.0
+    kind: str = ""
+    origin: str = ""
+
+
+class Calibrated:
+    """Times of operators on one GPU under one engine.
+
+    Parameters
+    ----------
+    gpu : Gpu
+    efficiency : Efficiency
+        From ``efficiency.load``.
+    topology : Topology, optional
+        The links, for collectives.
+    """
+
+    def __init__(self, gpu: Gpu, efficiency: Efficiency, topology: Topology | None = None) -> None:
+        self.efficiency, self.rates = efficiency, Rates(gpu, topology)
+        links = (topology.bandwidth or {}) if topology else {}
+        self._known: dict[Any, CalibratedTime] = {}
+        self._pattern: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+        self.chip: Chip | None = chip(gpu, link=links.get("scale_up", 0.0))
+
+    def time(self, op: Op) -> CalibratedTime:
+        """Time of all runs of an operator in a step, where kernels follow one another in a graph.
+
+        A shape that was asked before is not computed again, nor is one that repeats in an array.
+        """
+        arrays = {name: v for name, v in op.inputs.items() if isinstance(v, np.ndarray) and v.ndim}
+        if not arrays:
+            found = self._remembered(op)
+        elif len(arrays) == 1 and (folded := self._folded(*arrays.items())) is not None:
+            name, distinct, back = folded
+            found = spread_out(
+                self._one(replace(op, inputs={**op.inputs, name: distinct})), distinct, back, arrays[name]
+            )
+        else:
+            found = self._one(op)
+        return found if op.count == 1 else scaled(found, op.count)
+
+    def _remembered(self, op: Op) -> CalibratedTime:
+        key = (op.kind, op.formula, *op.inputs.items())
+        found = self._known.get(key)
+        if found is None:
+            found = self._one(op)
+            if len(self._known) < REMEMBERED:
+                self._known[key] = found
+        return found
+
+    def _folded(self, item: tuple[str, Array]) -> tuple[str, Array, NDArray[np.int64]] | None:
+        """The distinct values of a long array and where each belongs; ``None`` when it is short or repeats little.
+
+        The operators of a step depend on its tokens in the same way, so that the last array's pattern is tried first.
+        """
+        name, flat = item[0], item[1].reshape(-1)
+        if flat.size <= FOLD:
+            return None
+        if self._pattern is not None and self._pattern[1].size == flat.size:
+            first, back = self._pattern
+            if np.array_equal(flat[first][back], flat):
+                return name, flat[first], back
+        distinct, first, back = np.unique(flat, return_index=True, return_inverse=True)
+        if distinct.size > flat.size // 4:
+            return None
+        self._pattern = first, back
+        return name, distinct, back
+
+    def _one(self, op: Op) -> CalibratedTime:
+        """Time of one run."""
+        unit = op.unit_cost
+        bound = self.rates.bound(unit)
+        asked = ask(op)
+        kernel = self._kernel(asked)
+        parts = self._chunked(kernel, asked, unit, bound)
+        predicted: Any = 0.0
+        for seconds in parts.values():
+            predicted = predicted + seconds
+        low, high = kernel.interval(predicted, bound)
+        return CalibratedTime(
+            bound, predicted, low, high, self.rates.limiter(unit), "calibrated", parts,
+            predicted * kernel.shared, predicted * kernel.own, kernel.kind, kernel.origin,
+        )  # fmt: skip
+
+    def _kernel(self, asked: Ask) -> Kernel:
+        if not asked.kind or self.chip is None:
+            return self.efficiency.plain
+        return self.efficiency.kernel(asked.kind, asked.formats)
+
+    def _chunked(self, kernel: Kernel, asked: Ask, unit: Cost, bound: Num) -> Parts:
+        """Parts of a time; long arrays in pieces (a GEMM's are short: each row has some sixty candidates)."""
+        if kernel.form is SIMPLE:
+            return self._simple(kernel, unit, bound)
+        shape = asked.shape
+        whole = np.broadcast_shapes(np.shape(asked.scale), *(np.shape(v) for v in shape.values() if _numeric(v)))
+        size, step = int(np.prod(whole)), CHUNK // 64 if asked.kind == "gemm" else CHUNK
+        if size <= step:
+            return self._parts(kernel, asked, bound)
+        flat = {k: np.broadcast_to(v, whole) if np.ndim(v) else v for k, v in shape.items()}
+        flat = {k: v.reshape(-1) if isinstance(v, np.ndarray) and v.ndim else v for k, v in flat.items()}
+        scale, least = np.broadcast_to(asked.scale, whole).reshape(-1), np.broadcast_to(bound, whole).reshape(-1)
+        found: dict[str, Any] = {}
+        for at in range(0, size, step):
+            cut = slice(at, at + step)
+            piece = {k: v[cut] if isinstance(v, np.ndarray) and v.ndim else v for k, v in flat.items()}
+            some = self._parts(kernel, replace(asked, shape=piece, scale=scale[cut]), least[cut])
+            for name, v in some.items():
+                found.setdefault(name, np.empty(size))[cut] = v
+        return {name: v.reshape(whole) for name, v in found.items()}
+
+    def _parts(self, kernel: Kernel, asked: Ask, bound: Num) -> Parts:
+        """Parts of one run: the kernel's own, the smooth correction, and what lifts it to the bound."""
+        assert self.chip is not None
+        if asked.kind == "experts":
+            p = {**kernel.params, **kernel.families.get(str(kernel.facts.get("family", "")), {})}
+            parts: Parts = {  # of the layer's two grouped GEMMs, each with half of what they share
+                "launch": self.efficiency.step_launch(kernel, 2) / 2,
+                "tiles": one_gemm(p, asked.shape, self.chip),
+                "routing": routing(p, asked.shape, self.chip) / 2,
+            }
+        else:
+            parts = {k: v for k, v in kernel.parts(asked.shape, self.chip).items() if not asked.keep or k in asked.keep}
+            parts = {
+                k: v if np.ndim(asked.scale) == 0 and asked.scale == 1 else v * asked.scale for k, v in parts.items()
+            }
+            parts["launch"] = self.efficiency.step_launch(kernel, 1)
+            if kernel.residual is not None:
+                total: Any = sum(v for v in parts.values())
+                parts["correction"] = total * (kernel.correction(asked.shape, self.chip) - 1)
+        return _lifted(parts, bound)
+
+    def _simple(self, kernel: Kernel, unit: Cost, bound: Num) -> Parts:
+        terms = self.rates.terms(unit)
+        compute: Any = terms.get("matrix", 0.0)
+        stream: Any = 0.0
+        for name, seconds in terms.items():
+            if name in ("vector", "exp"):
+                compute = np.maximum(compute, seconds)
+            elif name != "matrix":
+                stream = np.maximum(stream, seconds)
+        parts = SIMPLE.parts(kernel.params, {"compute": compute, "stream": stream}, self.chip or _NO_CHIP, {})
+        return _lifted({**parts, "launch": self.efficiency.step_launch(kernel, 1)}, bound)
+
+
+_NO_CHIP = Chip("", "", {}, 1.0, 1.0, 1.0, 1.0)
+
+
+def _numeric(value: Any) -> bool:
+    return value is not None and not isinstance(value, str)
+
+
+def _lifted(parts: Parts, bound: Num) -> Parts:
+    total: Any = 0.0
+    for seconds in parts.values():
+        total = total + seconds
+    return {**parts, "up to the bound": np.maximum(bound - total, 0.0)}
+
+
+def spread_out(t: CalibratedTime, distinct: Array, back: NDArray[np.int64], like: Array) -> CalibratedTime:
+    """A time of distinct values, at all the places where they belong. Its parts are left out."""
+
+    def out(values: Num) -> Num:
+        return np.broadcast_to(values, distinct.shape)[back].reshape(like.shape)
+
+    return replace(
+        t, bound=out(t.bound), predicted=out(t.predicted), low=out(t.low), high=out(t.high), shared=out(t.shared),
+        own=out(t.own), parts={},
+    )  # fmt: skip
+
+
+def scaled(t: CalibratedTime, n: float) -> CalibratedTime:
+    """A time of ``n`` runs of the same shape, whose errors are the same."""
+    return replace(
+        t, bound=t.bound * n, predicted=t.predicted * n, low=t.low * n, high=t.high * n, shared=t.shared * n,
+        own=t.own * n,
+        parts={k: v * n for k, v in t.parts.items()},
+    )  # fmt: skip
+
+
+def total(times: Iterable[CalibratedTime]) -> CalibratedTime:
+    """Sum of the operators of a step, one after another, and its interval.
+
+    What operators of a kind share is added linearly within the kind, all the rest in quadrature: a half-width ``w`` is
+    split by the variances into ``w shared/s`` and ``w own/s`` with ``s^2 = shared^2 + own^2``.
+    """
+    listed = list(times)
+    bound: Any = 0.0
+    predicted: Any = 0.0
+    lower: dict[str, Any] = {}
+    upper: dict[str, Any] = {}
+    down: Any = 0.0
+    up: Any = 0.0
+    for t in listed:
+        bound, predicted = bound + t.bound, predicted + t.predicted
+        s = np.sqrt(t.shared**2 + t.own**2)
+        part = np.where(s > 0, t.shared / np.where(s > 0, s, 1.0), 1.0)
+        rest = np.sqrt(1 - part**2)
+        lower[t.kind] = lower.get(t.kind, 0.0) + (t.predicted - t.low) * part
+        upper[t.kind] = upper.get(t.kind, 0.0) + (t.high - t.predicted) * part
+        down, up = down + ((t.predicted - t.low) * rest) ** 2, up + ((t.high - t.predicted) * rest) ** 2
+    down = np.sqrt(down + sum(v**2 for v in lower.values()))
+    up = np.sqrt(up + sum(v**2 for v in upper.values()))
+    heaviest = max(listed, key=lambda t: float(np.mean(t.predicted)))
+    return CalibratedTime(
+        bound, predicted, np.maximum(predicted - down, bound), predicted + up, heaviest.limiter, "calibrated"
+    )
