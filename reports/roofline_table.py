@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -48,39 +49,59 @@ def _totals(a: Analysis) -> str:
 
 
 def estimate_text(found: Estimate, fmt: str) -> str:
-    """TTFT, TPOT and throughput, each with its meaning and its interval."""
+    """TTFT, TPOT and throughput, each with its interval and its meaning."""
     a = found.analysis
-    gpus, ceiling = a.setup.plan.gpus, a.tokens_ceiling_per_s
+    gpus, ttft, tpot = a.setup.plan.gpus, a.ttft_interval, a.tpot_interval
+    work = a.batch * a.output_tokens
+    rates = [work / (ttft[i] + (a.output_tokens - 1) * tpot[i]) for i in (1, 0)]
     over = f"output tokens of all GPUs over {a.batch:,} x ({a.input_tokens:,} in + {a.output_tokens:,} out)"
     rows = [
-        _row("TTFT", "s", found.ttft_s, a.ttft_floor_s, "prefill of the whole batch, no queueing"),
-        _row("TPOT", "s", found.tpot_s, a.tpot_floor_s, "mean time per output token after the first"),
-        _row("throughput", "tokens/s", found.tokens_per_s, ceiling, over),
-        _row("throughput per GPU", "tokens/s", found.tokens_per_s / gpus, ceiling / gpus, "the same, per GPU"),
+        _row("TTFT", "s", found.ttft_s, ttft, "prefill of the whole batch, no queueing"),
+        _row("TPOT", "s", found.tpot_s, tpot, "mean time per output token after the first"),
+        _row("throughput", "tokens/s", found.tokens_per_s, rates, over),
+        _row("per GPU", "tokens/s", found.tokens_per_s / gpus, [r / gpus for r in rates], "the same, per GPU"),
     ]
-    names = ("quantity", "unit", "bound", "limit", "meaning")
+    names = ("quantity", "unit", "low", a.fidelity, "high", "meaning")
     if fmt == "csv":
-        return render(rows, [Column(key, key) for key in names], fmt)
-    for row in rows:
-        row |= {key: _shown(row[key], row["unit"]) for key in ("bound", "limit")}
-    return render(rows, [Column(key, key) for key in names if key != "unit"], fmt, a.title, _estimate_notes(a))
+        return render([{**row, a.fidelity: row["value"]} for row in rows], [Column(key, key) for key in names], fmt)
+    shown = [
+        {**row, **{name: _shown(row[key], row["unit"]) for name, key in zip(names[2:5], _VALUES, strict=True)}}
+        for row in rows
+    ]
+    return render(shown, [Column(key, key) for key in names if key != "unit"], fmt, a.title, _estimate_notes(a))
+
+
+_VALUES = ("low", "value", "high")
+
+_MEANING = {
+    "bound": (
+        "bound: operators at their rooflines, one after another, each from cold memory; most runs are slower",
+        "low time, high rate: all of it overlapped and fused; nothing is faster. Nothing limits the other side",
+    ),
+    "calibrated": (
+        "calibrated: physics with few parameters, fitted to measured kernels; low and high: 80 % interval of the "
+        "operators' errors; the engine's own host time between steps is not in it",
+    ),
+}
 
 
 def _estimate_notes(a: Analysis) -> list[str]:
     m = a.memory
     return [
         *a.warnings,
-        "bound: operators at their rooflines, one after another, each from cold memory; most runs are slower",
-        "limit: all of it overlapped and fused; nothing is faster. Nothing limits the other side (fidelity: bound)",
+        *_MEANING[a.fidelity],
+        *(f"parameters {origin}" for origin in a.origins),
         f"memory a GPU: weights {gib(m.weights)} + KV cache {gib(m.kv)} + activations {gib(m.activations)} of "
         f"{gib(m.usable)} usable (GiB = 2^30 bytes)",
         "`perfmodel roofline` with the same options shows the operators, `perfmodel explain` their formulas",
     ]
 
 
-def _row(name: str, unit: str, bound: float, limit: float, meaning: str) -> dict[str, Any]:
-    return {"quantity": name, "unit": unit, "bound": bound, "limit": limit, "meaning": meaning}
+def _row(name: str, unit: str, value: float, ends: Sequence[float], meaning: str) -> dict[str, Any]:
+    return {"quantity": name, "unit": unit, "low": ends[0], "value": value, "high": ends[1], "meaning": meaning}
 
 
 def _shown(value: float, unit: str) -> str:
-    return f"≥ {seconds(value)}" if unit == "s" else f"≤ {value:,.4g} tokens/s"
+    if not math.isfinite(value) or value == 0:
+        return "unlimited" if unit == "s" else "0"
+    return seconds(value) if unit == "s" else f"{value:,.4g} tokens/s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from perfmodel.base.errors import DoesNotFit
 from perfmodel.hwspecs.schema import Gpu
 from perfmodel.modelspecs.schema import ModelSpec
+from perfmodel.roofline.clock import clock
 from perfmodel.roofline.memory import Memory, memory, remedies
 from perfmodel.roofline.phases import OpResult, Phase, decode_phase, pipeline_factor, prefill_phase
 from perfmodel.roofline.setup import Setup, setup
@@ -79,28 +81,56 @@ class Analysis:
 
     @property
     def ttft_s(self) -> float:
-        """Bound of the time to first token: prefill of the whole batch through all pipeline stages. [s]"""
-        return float(self.prefill.time.bound) * pipeline_factor(self.setup, self.batch)
+        """Time to first token: prefill of the whole batch through all pipeline stages. [s]"""
+        return float(self.prefill.time.predicted) * pipeline_factor(self.setup, self.batch)
 
     @property
     def ttft_floor_s(self) -> float:
         """The same with everything overlapped and fused: nothing can be faster. [s]"""
-        return float(self.prefill.time.low) * pipeline_factor(self.setup, self.batch)
+        return self.prefill.floor * pipeline_factor(self.setup, self.batch)
 
     @property
     def tpot_s(self) -> float:
-        """Bound of the time per output token after the first: the mean decode step. [s]"""
-        return float(self.decode.time.bound)
+        """Time per output token after the first: the mean decode step. [s]"""
+        return float(self.decode.time.predicted)
 
     @property
     def tpot_floor_s(self) -> float:
         """The same with everything overlapped and fused: nothing can be faster. [s]"""
-        return float(self.decode.time.low)
+        return self.decode.floor
 
     @property
     def tokens_per_s(self) -> float:
-        """Output tokens of the deployment a second at the bounds: ``batch x output / (ttft + (output - 1) tpot)``."""
+        """Output tokens of the deployment a second: ``batch x output / (ttft + (output - 1) tpot)``."""
         return self._rate(self.ttft_s, self.tpot_s)
+
+    @property
+    def fidelity(self) -> str:
+        """``bound`` or ``calibrated``."""
+        return self.prefill.time.source
+
+    @property
+    def ttft_interval(self) -> tuple[float, float]:
+        """80 % interval of the time to first token; at bound fidelity from the floor to infinity. [s]"""
+        return self._interval(self.prefill, pipeline_factor(self.setup, self.batch))
+
+    @property
+    def tpot_interval(self) -> tuple[float, float]:
+        """80 % interval of the time per output token; at bound fidelity from the floor to infinity. [s]"""
+        return self._interval(self.decode, 1.0)
+
+    def _interval(self, phase: Phase, factor: float) -> tuple[float, float]:
+        low = phase.floor if self.fidelity == "bound" else float(phase.time.low)
+        return low * factor, float(phase.time.high) * factor
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Where the parameters of calibrated times come from, most of the time first."""
+        seconds: dict[str, float] = {}
+        for result in (*self.prefill.ops, *self.decode.ops):
+            if origin := getattr(result.time, "origin", ""):
+                seconds[origin] = seconds.get(origin, 0.0) + result.share
+        return tuple(sorted(seconds, key=lambda name: -seconds[name]))
 
     @property
     def tokens_ceiling_per_s(self) -> float:
@@ -129,8 +159,8 @@ class Analysis:
         return {
             "model": self.setup.model.name, "gpu": self.setup.gpu.name, "settings": self.setup.words(),
             "system": self.setup.topology.system, "batch": self.batch, "input": self.input_tokens,
-            "output": self.output_tokens, "fidelity": "bound", "fits": self.fits, "notice": self.notice,
-            "warnings": list(self.warnings),
+            "output": self.output_tokens, "fidelity": self.fidelity, "fits": self.fits, "notice": self.notice,
+            "warnings": list(self.warnings), "origins": list(self.origins),
             "memory": memory_dict(self.memory), "ops": self.rows(),
         }  # fmt: skip
 
@@ -175,8 +205,9 @@ def _row(phase: str, r: OpResult) -> dict[str, Any]:
 
 
 def analyze(
-    model: str | ModelSpec, gpu: str | Gpu, *, batch: int = 1, input: int = 2048, output: int = 256, **plan: Any
-) -> Analysis:
+    model: str | ModelSpec, gpu: str | Gpu, *, batch: int = 1, input: int = 2048, output: int = 256,
+    fidelity: str = "bound", engine: str | None = None, efficiency: Sequence[str] = (), **plan: Any,
+) -> Analysis:  # fmt: skip
     """Put every operator of a request on the roofline of a GPU.
 
     Parameters
@@ -187,6 +218,10 @@ def analyze(
         Sequences of the whole deployment, 1 to 10^7.
     input, output : int
         Prompt tokens and generated tokens of each, 1 to 10^8.
+    fidelity : str
+        ``bound`` (the roofline) or ``calibrated`` (fitted to measurements, with intervals).
+    engine, efficiency
+        Of calibrated times: whose kernels, and files of the user's own fits.
     **plan
         ``tp, pp, ep, dp, weights, kv, system``, as ``setup`` takes them.
 
@@ -208,15 +243,16 @@ def analyze(
     hints: tuple[str, ...] = ()
     if not need.fits:
         hints = tuple(remedies(ready, batch, input + output, batch * input))
+    timer = clock(ready, fidelity, engine, efficiency)
     return Analysis(
-        ready, int(batch), int(input), int(output), prefill_phase(ready, batch, input),
-        decode_phase(ready, batch, input, output), need, hints,
+        ready, int(batch), int(input), int(output), prefill_phase(ready, batch, input, timer),
+        decode_phase(ready, batch, input, output, timer), need, hints,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
 class Estimate:
-    """Times of a batch of equal requests, at bound fidelity: operators at their rooflines, one after another.
+    """Times of a batch of equal requests, one operator after another: at their rooflines, or calibrated.
 
     Attributes
     ----------
@@ -237,14 +273,15 @@ class Estimate:
     def to_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON; at bound fidelity no time has an upper limit (``null``)."""
         a = self.analysis
-        times = {"ttft_s": self.ttft_s, "ttft_low_s": a.ttft_floor_s, "ttft_high_s": None}
-        times |= {"tpot_s": self.tpot_s, "tpot_low_s": a.tpot_floor_s, "tpot_high_s": None}
+        (ttft_low, ttft_high), (tpot_low, tpot_high) = a.ttft_interval, a.tpot_interval
+        times = {"ttft_s": self.ttft_s, "ttft_low_s": ttft_low, "ttft_high_s": finite(ttft_high)}
+        times |= {"tpot_s": self.tpot_s, "tpot_low_s": tpot_low, "tpot_high_s": finite(tpot_high)}
         rates = {"tokens_per_s": self.tokens_per_s, "tokens_per_s_high": a.tokens_ceiling_per_s}
         return {**times, **rates, **a.to_dict()}
 
     def __repr__(self) -> str:
         times = f"TTFT {self.ttft_s:.4g} s, TPOT {self.tpot_s:.4g} s, {self.tokens_per_s:.4g} tokens/s"
-        return f"<Estimate (bound): {times}; {self.analysis.title}>"
+        return f"<Estimate ({self.analysis.fidelity}): {times}; {self.analysis.title}>"
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -253,13 +290,13 @@ class Estimate:
 
     def _repr_html_(self) -> str:
         return (
-            f"<p>Roofline bounds: TTFT {self.ttft_s * 1e3:.4g} ms, TPOT {self.tpot_s * 1e3:.4g} ms, "
+            f"<p>Fidelity {self.analysis.fidelity}: TTFT {self.ttft_s * 1e3:.4g} ms, TPOT {self.tpot_s * 1e3:.4g} ms, "
             f"{self.tokens_per_s:.4g} tokens/s</p>" + self.analysis._repr_html_()
         )
 
 
 def estimate(model: str | ModelSpec, gpu: str | Gpu, **options: Any) -> Estimate:
-    """Estimate TTFT, TPOT and throughput at bound fidelity. Options as ``analyze``.
+    """Estimate TTFT, TPOT and throughput. Options as ``analyze``.
 
     Raises
     ------

@@ -8,6 +8,7 @@ from math import ceil
 import numpy as np
 
 from perfmodel.base.num import Num
+from perfmodel.roofline.clock import BoundClock, Clock
 from perfmodel.roofline.cost import Cost
 from perfmodel.roofline.graph import graph
 from perfmodel.roofline.op import Op
@@ -50,15 +51,17 @@ class Phase:
     step : Step
     ops : tuple[OpResult, ...]
     time : OpTime
-        Sum over the operators, which run one after another as engines run them. Its ``low`` is the floor: the longest
-        of what all matrix work, all weights and cache, and all communication need by themselves, with everything
-        overlapped and no activation ever in device memory. Nothing can be faster. [s]
+        Sum over the operators, which run one after another as engines run them. [s]
+    floor : float
+        The longest of what all matrix work, all weights and cache, and all communication need by themselves, with
+        everything overlapped and no activation ever in device memory. Nothing can be faster. [s]
     """
 
     name: str
     step: Step
     ops: tuple[OpResult, ...]
     time: OpTime
+    floor: float
 
     @property
     def cost(self) -> Cost:
@@ -69,18 +72,25 @@ class Phase:
         return total
 
 
-def run_phase(setup: Setup, step: Step) -> Phase:
-    """Cost and bound time of every operator of a step; arrays in the step are averaged."""
-    rates = Rates(setup.gpu, setup.topology)
-    parts = [(op, op.cost()) for op in graph(setup.model, step, setup.plan, setup.topology)]
-    times = [_mean_time(rates.time(cost)) for _, cost in parts]
-    bound = sum(float(t.bound) for t in times)
+def run_phase(ready: Setup, step: Step, clock: Clock | None = None) -> Phase:
+    """Cost and time of every operator of a step; arrays in the step are averaged.
+
+    Parameters
+    ----------
+    clock : Clock, optional
+        What times the operators; the roofline when left out.
+    """
+    rates = Rates(ready.gpu, ready.topology)
+    timer = clock or BoundClock(rates)
+    parts = [(op, op.cost()) for op in graph(ready.model, step, ready.plan, ready.topology)]
+    times = [timer.time(op) for op, _ in parts]
+    total, means = _mean_time(timer.total(times)), [_mean_time(t) for t in times]
     ops = tuple(
-        OpResult(op, mean_cost(cost), t, float(t.predicted) / bound if bound else 0.0)
-        for (op, cost), t in zip(parts, times, strict=True)
+        OpResult(op, mean_cost(cost), t, float(t.predicted) / float(total.predicted) if total.predicted else 0.0)
+        for (op, cost), t in zip(parts, means, strict=True)
     )
-    floor = min(_floor(rates, [cost for _, cost in parts]), bound)  # equal sums may differ in the last digit
-    return Phase(step.name, step, ops, OpTime(bound, bound, floor, float("inf"), _heaviest(ops)))
+    floor = min(_floor(rates, [cost for _, cost in parts]), float(total.bound))  # equal sums may differ in a digit
+    return Phase(step.name, step, ops, total, floor)
 
 
 def _floor(rates: Rates, costs: list[Cost]) -> float:
@@ -92,8 +102,8 @@ def _floor(rates: Rates, costs: list[Cost]) -> float:
 
 
 def _mean_time(t: OpTime) -> OpTime:
-    bound = float(np.mean(t.bound))
-    return OpTime(bound, bound, bound, float("inf"), t.limiter, t.source)
+    bound, predicted, low, high = (float(np.mean(v)) for v in (t.bound, t.predicted, t.low, t.high))
+    return replace(t, bound=bound, predicted=predicted, low=low, high=high)
 
 
 def mean_cost(cost: Cost) -> Cost:
@@ -104,13 +114,6 @@ def mean_cost(cost: Cost) -> Cost:
         float(np.mean(cost.l2)),
         {k: float(np.mean(v)) for k, v in cost.comm.items()},
     )
-
-
-def _heaviest(ops: tuple[OpResult, ...]) -> str:
-    by_limiter: dict[str, float] = {}
-    for result in ops:
-        by_limiter[result.time.limiter] = by_limiter.get(result.time.limiter, 0.0) + float(result.time.predicted)
-    return max(by_limiter, key=lambda name: by_limiter[name])
 
 
 def decode_contexts(input_tokens: int, output_tokens: int) -> Num:
@@ -125,14 +128,14 @@ def decode_contexts(input_tokens: int, output_tokens: int) -> Num:
     return np.linspace(first, last, min(last - first + 1, POSITIONS))
 
 
-def prefill_phase(setup: Setup, batch: int, input_tokens: int) -> Phase:
+def prefill_phase(ready: Setup, batch: int, input_tokens: int, clock: Clock | None = None) -> Phase:
     """Prefill of all prompts of the batch at once."""
-    return run_phase(setup, prefill(float(batch), float(input_tokens)))
+    return run_phase(ready, prefill(float(batch), float(input_tokens)), clock)
 
 
-def decode_phase(setup: Setup, batch: int, input_tokens: int, output_tokens: int) -> Phase:
+def decode_phase(ready: Setup, batch: int, input_tokens: int, output_tokens: int, clock: Clock | None = None) -> Phase:
     """The mean decode step of requests that start with ``input_tokens`` and make ``output_tokens``."""
-    return run_phase(setup, decode(float(batch), decode_contexts(input_tokens, output_tokens)))
+    return run_phase(ready, decode(float(batch), decode_contexts(input_tokens, output_tokens)), clock)
 
 
 def pipeline_factor(setup: Setup, batch: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -91,6 +91,10 @@ class Calibrated:
         else:
             found = self._one(op)
         return found if op.count == 1 else scaled(found, op.count)
+
+    def total(self, times: Sequence[CalibratedTime]) -> CalibratedTime:
+        """Sum of the operators of a step: ``total`` of this module."""
+        return total(times)
 
     def _remembered(self, op: Op) -> CalibratedTime:
         key = (op.kind, op.formula, *op.inputs.items())

@@ -25,7 +25,7 @@ def test_the_floor_is_below_the_bound_and_above_each_resource(name, card, option
     assert 0 < a.tpot_floor_s <= a.tpot_s
     assert a.tokens_per_s <= a.tokens_ceiling_per_s
     weights = float(a.decode.cost.hbm["weights"]) / a.setup.gpu.bandwidth
-    assert a.decode.time.low >= weights * (1 - 1e-12)
+    assert a.decode.floor >= weights * (1 - 1e-12)
 
 
 def test_decode_s_floor_is_weights_and_cache_alone():

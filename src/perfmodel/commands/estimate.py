@@ -14,22 +14,29 @@ from perfmodel.commands._options import emit, output_options, plan_options, targ
 @click.option("--batch", type=int, default=1, show_default=True, help="Sequences of the whole deployment.")
 @workload_options()
 @plan_options()
-@click.option("--fidelity", type=click.Choice(["bound"]), default="bound", show_default=True, help="Kind of times.")
+@click.option(
+    "--fidelity",
+    type=click.Choice(["bound", "calibrated"]),
+    default="bound",
+    show_default=True,
+    help="Roofline bounds, or times fitted to measurements with their 80 % intervals.",
+)
+@click.option("--engine", help="Whose kernels calibrated times are of: vllm, trtllm or sglang.")
+@click.option("--efficiency", multiple=True, type=click.Path(), help="A fit of your own (YAML); goes first.")
 @output_options()
 def command(
-    gpu: str, model: str, batch: int, input_tokens: int, output_tokens: int, fidelity: str, fmt: str, path: str | None,
-    **plan: Any,
+    gpu: str, model: str, batch: int, input_tokens: int, output_tokens: int, fmt: str, path: str | None, **options: Any
 ) -> None:  # fmt: skip
-    """Bound TTFT, TPOT and throughput of MODEL on GPU.
+    """Estimate TTFT, TPOT and throughput of MODEL on GPU.
 
-    Times are roofline bounds: no run can be faster. What does not fit gets no times (exit code 4).
+    Times are roofline bounds, or calibrated with an interval. What does not fit gets no times (exit code 4).
     """
     import json
 
     from perfmodel.reports.roofline_table import estimate_text
     from perfmodel.roofline.analysis import estimate
 
-    found = estimate(model, gpu, batch=batch, input=input_tokens, output=output_tokens, **plan)
+    found = estimate(model, gpu, batch=batch, input=input_tokens, output=output_tokens, **options)
     if fmt == "json":
         emit(json.dumps(found.to_dict(), indent=2, allow_nan=False), path)
     else:
