@@ -13,6 +13,7 @@ the same cost functions with traced inputs and prints what they did; nothing is 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -125,13 +126,26 @@ class Traced:
 
 def _apply(op: str, *args: Any) -> Any:
     values = [a.value if isinstance(a, Traced) else float(a) for a in args]
-    if op in "+·" and len(args) == 2:  # adding nothing and multiplying by one explain nothing
-        neutral = 0.0 if op == "+" else 1.0
-        for constant, kept in ((0, 1), (1, 0)):
-            if not isinstance(args[constant], Traced) and values[constant] == neutral:
-                return args[kept]
+    if len(args) == 2 and (kept := _unchanged(op, args, values)) is not None:
+        return kept
     function = _BINARY[op][0] if op in _BINARY else _FUNCTIONS[op]
     return Traced(op, args, float(function(*values)))
+
+
+#: Constants that leave the other operand as it is: what adds nothing, multiplies by one or limits nothing.
+_NEUTRAL = {"+": 0.0, "·": 1.0, "min": float("inf"), "max": float("-inf")}
+
+
+def _unchanged(op: str, args: tuple[Any, ...], values: list[float]) -> Any:
+    """The operand that an operation with a neutral constant leaves, or nothing; a product with 0 is 0."""
+    for constant, kept in ((0, 1), (1, 0)):
+        if isinstance(args[constant], Traced):
+            continue
+        if op in _NEUTRAL and values[constant] == _NEUTRAL[op]:
+            return args[kept]
+        if op == "·" and values[constant] == 0.0 and math.isfinite(values[kept]):
+            return 0.0
+    return None
 
 
 def show(value: float, digits: int = 4) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -12,6 +13,7 @@ from perfmodel.base.trace import Traced, show
 from perfmodel.base.units import engineering
 from perfmodel.hwspecs.schema import Gpu
 from perfmodel.modelspecs.schema import ModelSpec
+from perfmodel.roofline.clock import Clock, clock
 from perfmodel.roofline.graph import graph
 from perfmodel.roofline.op import Op
 from perfmodel.roofline.setup import Setup, setup
@@ -21,7 +23,8 @@ from perfmodel.roofline.times import HBM, Rates
 
 def explain(
     model: str | ModelSpec, gpu: str | Gpu, op: str, phases: tuple[str, ...] = ("prefill", "decode"), *,
-    batch: int = 1, input: int = 2048, output: int = 256, **plan: Any,
+    batch: int = 1, input: int = 2048, output: int = 256, fidelity: str = "bound", engine: str | None = None,
+    efficiency: Sequence[str] = (), **plan: Any,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Explain an operator: every quantity of its cost and every term of its time as a formula with numbers.
 
@@ -32,8 +35,8 @@ def explain(
     op : str
         Name as the operator table shows it; it is explained once for each layer class and phase that has it.
     phases : tuple[str, ...]
-    batch, input, output, **plan
-        As ``analyze``.
+    batch, input, output, fidelity, engine, efficiency, **plan
+        As ``analyze``; at calibrated fidelity the parts of each predicted time are added, in microseconds.
 
     Raises
     ------
@@ -43,13 +46,14 @@ def explain(
     for name, value in (("batch", batch), ("input", input), ("output", output)):
         check_number(name, value)
     ready = setup(model, gpu, **plan)
+    timer = clock(ready, fidelity, engine, efficiency)
     steps = {"prefill": prefill(float(batch), float(input)), "decode": decode(float(batch), input + -(-output // 2))}
     found, names = [], set()
     for phase in phases:
         for candidate in graph(ready.model, steps[phase], ready.plan, ready.topology):
             names.add(candidate.name)
             if candidate.name == op:
-                found.append(_explain_op(candidate, phase, steps[phase], ready))
+                found.append({**_explain_op(candidate, phase, steps[phase], ready), **_calibrated(candidate, timer)})
     if not found:
         near = get_close_matches(op, sorted(names), n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(sorted(names))}"
@@ -75,6 +79,15 @@ def _explain_op(op: Op, phase: str, step: Step, ready: Setup) -> dict[str, Any]:
         "ridge": _own_ridge(op, ready), "time_us": bound * 1e6, "total_us": bound * op.count * 1e6,
         "fidelity": "bound",
     }  # fmt: skip
+
+
+def _calibrated(op: Op, timer: Clock) -> dict[str, Any]:
+    t = timer.time(op)
+    if t.source != "calibrated":
+        return {}
+    parts = {name: float(value) * 1e6 / op.count for name, value in getattr(t, "parts", {}).items()}
+    times = {f"{name}_us": float(getattr(t, name)) * 1e6 / op.count for name in ("predicted", "low", "high")}
+    return {"fidelity": t.source, "parts_us": parts, **times, "origin": getattr(t, "origin", "")}
 
 
 def _own_ridge(op: Op, ready: Setup) -> float | None:
@@ -155,4 +168,10 @@ def _paragraph(e: dict[str, Any]) -> str:
         f"  bound = the longest = {e['time_us']:.4g} us, set by {e['limiter']} "
         f"(intensity {e['intensity']:.3g} FLOP/byte{ridge}){times}"
     )
+    if "parts_us" in e:
+        parts = " + ".join(f"{name} {value:.3g}" for name, value in e["parts_us"].items() if value)
+        lines.append(
+            f"  calibrated = {e['predicted_us']:.4g} us, 80 % between {e['low_us']:.4g} and {e['high_us']:.4g} = {parts}"
+        )
+        lines.append(f"  parameters {e['origin']}")
     return "\n".join(lines)

@@ -108,11 +108,11 @@ class Frame:
         return f"{settings}. " * bool(settings) + "Fidelity: bound (roofline)."
 
     def _notices(self) -> list[str]:
-        """What does not fit: each with its remedies, or, of more than two, all in one sentence."""
-        found = list(dict.fromkeys(a.notice for a in self.analyses if a.notice))
-        if len(found) <= 2:
-            return found
-        misfits = [clip(key, 40) for key, a in zip(keys(self.analyses), self.analyses, strict=True) if a.notice]
+        """What does not fit: each with its remedies; more than two in one sentence."""
+        named = zip(keys(self.analyses), self.analyses, strict=True)
+        misfits = {clip(key, 40): a.notice for key, a in named if a.notice}
+        if len(misfits) <= 2:
+            return [f"{key}: {notice}" if key else notice for key, notice in misfits.items()]
         return [f"Does not fit, so that its times are hypothetical: {', '.join(misfits)}. The table says what would."]
 
     def _description(self) -> str:

@@ -25,8 +25,8 @@ COVERS = 2.0
 #: Cost of a label for which nothing is free.
 NOWHERE = 1e5
 
-#: Free positions whose leaders are compared: every eighth of the nearest.
-COMPARED = 300
+#: Free positions whose leaders are compared, and among how many of the nearest: the farther, the sparser.
+COMPARED, FARTHEST = 300, 12_000
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Board:
     def place_all(self, wishes: Sequence[Wish], rounds: int = 3) -> list[Box | None]:
         """Find and take places for labels together.
 
-        They choose one after the other, in the order given, from left to right, and from right to left. Each time,
+        They choose one after the other, in the order given and from left to right, both forth and back. Each time,
         every label in turn is then taken up and put down again, given the others, until none moves or ``rounds`` are
         over. The arrangement whose labels are nearest and whose leaders cross least is taken.
 
@@ -138,7 +138,7 @@ class Board:
         """
         given = list(range(len(wishes)))
         by_x = sorted(given, key=lambda i: (wishes[i].x, wishes[i].y))
-        orders = (given, by_x, by_x[::-1]) if len(given) > 1 else (given,)
+        orders = (given, given[::-1], by_x, by_x[::-1]) if len(given) > 1 else (given,)
         tried = [self._arrange(wishes, order, rounds) for order in orders]
         found, _ = min(tried, key=lambda result: result[1])
         for wish, box in zip(wishes, found, strict=True):
@@ -182,7 +182,8 @@ class Board:
         cost = (
             distance * (1.25 - 0.25 * along) + off_centre + COVERS * covered + np.where(distance < wish.gap, 1e6, 0.0)
         )
-        near = np.argsort(cost, kind="stable")[: 8 * COMPARED : 8]
+        picks = np.unique((np.linspace(0.0, 1.0, COMPARED) ** 2 * (min(cost.size, FARTHEST) - 1)).astype(np.intp))
+        near = np.argsort(cost, kind="stable")[picks]
         crossing, clear = self._leader_costs(wish, dx[near], dy[near])
         total = cost[near] + crossing
         if math.isfinite(wish.reach):

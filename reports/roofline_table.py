@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from perfmodel.base.units import gib
 from perfmodel.reports.summary import batch_words
 from perfmodel.reports.tables import Column, render, roofline_columns, roofline_rows
-from perfmodel.reports.words import common_settings, memory_name, seconds, title
+from perfmodel.reports.words import common_settings, memory_name, percent, seconds, title
 
 if TYPE_CHECKING:
     from perfmodel.roofline.analysis import Analysis, Estimate
@@ -90,10 +90,10 @@ def _estimate_notes(a: Analysis) -> list[str]:
     return [
         *a.warnings,
         *_MEANING[a.fidelity],
-        *(f"parameters {origin}" for origin in a.origins),
+        *(f"{percent(share)} of the time: parameters {origin}" for origin, share in a.origins.items()),
         f"memory a GPU: weights {gib(m.weights)} + KV cache {gib(m.kv)} + activations {gib(m.activations)} of "
         f"{gib(m.usable)} usable (GiB = 2^30 bytes)",
-        "`perfmodel roofline` with the same options shows the operators, `perfmodel explain` their formulas",
+        "`perfmodel roofline` shows the operators, `explain` their formulas, `memory` what an engine holds",
     ]
 
 

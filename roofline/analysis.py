@@ -124,13 +124,16 @@ class Analysis:
         return low * factor, float(phase.time.high) * factor
 
     @property
-    def origins(self) -> tuple[str, ...]:
-        """Where the parameters of calibrated times come from, most of the time first."""
+    def origins(self) -> dict[str, float]:
+        """Where the parameters of calibrated times come from, and of what share of a request's time; largest first."""
         seconds: dict[str, float] = {}
-        for result in (*self.prefill.ops, *self.decode.ops):
-            if origin := getattr(result.time, "origin", ""):
-                seconds[origin] = seconds.get(origin, 0.0) + result.share
-        return tuple(sorted(seconds, key=lambda name: -seconds[name]))
+        weights = ((self.prefill, self.ttft_s), (self.decode, (self.output_tokens - 1) * self.tpot_s))
+        for phase, whole in weights:
+            for result in phase.ops:
+                if origin := getattr(result.time, "origin", ""):
+                    seconds[origin] = seconds.get(origin, 0.0) + result.share * whole
+        total = sum(seconds.values())
+        return {name: value / total for name, value in sorted(seconds.items(), key=lambda item: -item[1])}
 
     @property
     def tokens_ceiling_per_s(self) -> float:
@@ -160,7 +163,7 @@ class Analysis:
             "model": self.setup.model.name, "gpu": self.setup.gpu.name, "settings": self.setup.words(),
             "system": self.setup.topology.system, "batch": self.batch, "input": self.input_tokens,
             "output": self.output_tokens, "fidelity": self.fidelity, "fits": self.fits, "notice": self.notice,
-            "warnings": list(self.warnings), "origins": list(self.origins),
+            "warnings": list(self.warnings), "origins": self.origins,
             "memory": memory_dict(self.memory), "ops": self.rows(),
         }  # fmt: skip
 

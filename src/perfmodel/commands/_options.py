@@ -72,6 +72,20 @@ def plan_options() -> Callable[[F], F]:
     )
 
 
+def fidelity_options() -> Callable[[F], F]:
+    """Which kind of times, and whose."""
+    return _stack(
+        [
+            click.option(
+                "--fidelity", type=click.Choice(["bound", "calibrated"]), default="bound", show_default=True,
+                help="Roofline bounds, or times fitted to measurements with their 80 % intervals.",
+            ),
+            click.option("--engine", help="Whose kernels calibrated times are of: vllm, trtllm or sglang."),
+            click.option("--efficiency", multiple=True, type=click.Path(), help="A fit of your own (YAML)."),
+        ]
+    )  # fmt: skip
+
+
 def workload_options() -> Callable[[F], F]:
     """Input and output lengths."""
     return _stack(

@@ -6,7 +6,14 @@ from typing import Any
 
 import click
 
-from perfmodel.commands._options import emit, output_options, plan_options, target_options, workload_options
+from perfmodel.commands._options import (
+    emit,
+    fidelity_options,
+    output_options,
+    plan_options,
+    target_options,
+    workload_options,
+)
 
 
 @click.command(name="estimate")
@@ -14,15 +21,7 @@ from perfmodel.commands._options import emit, output_options, plan_options, targ
 @click.option("--batch", type=int, default=1, show_default=True, help="Sequences of the whole deployment.")
 @workload_options()
 @plan_options()
-@click.option(
-    "--fidelity",
-    type=click.Choice(["bound", "calibrated"]),
-    default="bound",
-    show_default=True,
-    help="Roofline bounds, or times fitted to measurements with their 80 % intervals.",
-)
-@click.option("--engine", help="Whose kernels calibrated times are of: vllm, trtllm or sglang.")
-@click.option("--efficiency", multiple=True, type=click.Path(), help="A fit of your own (YAML); goes first.")
+@fidelity_options()
 @output_options()
 def command(
     gpu: str, model: str, batch: int, input_tokens: int, output_tokens: int, fmt: str, path: str | None, **options: Any
