@@ -33,8 +33,10 @@ def total_params(model: ModelSpec) -> int:
 def checkpoint_params(model: ModelSpec) -> int:
     """Elements that the native checkpoint stores: parameters, MTP layers, buffers and the scales of its format.
 
-    This is what Hugging Face prints as ``safetensors.total``, where every stored tensor counts, the 32-bit scale of
-    each 128 x 128 block of DeepSeek-V3 and the 8-bit scale of each 32 MXFP4 elements of gpt-oss among them.
+    Packed elements count one by one. Hugging Face's ``safetensors.total`` is this number for some repositories
+    (DeepSeek-R1-0528, gpt-oss-safeguard-20b), ``unscaled_params`` for others (DeepSeek-R1, gpt-oss-120b, Kimi-K2.5,
+    DeepSeek-V4-Pro): which, no configuration tells. MTP layers count where the spec describes them (MiMo-V2-Flash:
+    it does not).
     """
     return sum(t.count * (t.numel + tensor_format(t, model.native_format).scales(t.shape)) for t in tensors(model))
 
@@ -207,6 +209,37 @@ def heads_text(layer: LayerClass) -> str:
     return f"{a.heads} heads, latent {a.kv_lora_rank}+{a.qk_rope_head_dim}"
 
 
+def notes(model: ModelSpec) -> list[str]:
+    """What a reader of a model's numbers should know: class defaults used, what was assumed, what is left out.
+
+    >>> from perfmodel.modelspecs.load import model
+    >>> notes(model("bloom-7b1"))
+    ['The dimensions are borne out by the published total.']
+    """
+    return [line.strip() for line in model.notes.split("\n") if line.strip()]
+
+
+def counted(model: ModelSpec) -> str:
+    """What ``total_params`` and the checkpoint of this model take in, in one sentence.
+
+    >>> from perfmodel.modelspecs.load import model
+    >>> counted(model("llama3-8b"))
+    'total: every tensor described; the same number as in the checkpoint'
+    """
+    roles = by_role(model)
+    vision = "vision" in roles or "projector" in roles
+    apart = [name for role, name in (("mtp", "MTP layers"), ("buffer", "stored buffers")) if role in roles]
+    text = "total: " + ("vision parts included" if vision else "every tensor described")
+    text += f", {' and '.join(apart)} not" if apart else ""
+    weights, scales = unscaled_params(model), checkpoint_params(model) - unscaled_params(model)
+    if not apart and not scales:
+        return f"{text}; the same number as in the checkpoint"
+    text += f"; a checkpoint holds {weights:,} elements of weights" + (
+        f", {' and '.join(apart)} included" * bool(apart)
+    )
+    return text + (f", and {scales:,} scales (Hugging Face's total may or may not count them)" if scales else "")
+
+
 def summary(model: ModelSpec, kv: str | Format = "bf16") -> dict[str, object]:
     """The facts about a model that ``perfmodel params`` prints; keys are a contract.
 
@@ -219,7 +252,8 @@ def summary(model: ModelSpec, kv: str | Format = "bf16") -> dict[str, object]:
     -------
     dict
         Counts are elements; ``kv_bytes_per_token`` is bytes of growth a token at a long context; ``kv_bytes`` maps a
-        context in tokens to the bytes of one sequence; ``weights_bytes`` maps a format to bytes.
+        context in tokens to the bytes of one sequence; ``weights_bytes`` maps a format to bytes. ``counted`` is a
+        sentence and ``notes`` a list of them.
     """
     formats = dict.fromkeys(("bf16", model.native_format))
     return {
@@ -236,11 +270,15 @@ def summary(model: ModelSpec, kv: str | Format = "bf16") -> dict[str, object]:
         "active_params": active_params(model),
         "active_params_with_embedding": active_params_with_embedding(model),
         "checkpoint_params": checkpoint_params(model),
+        "checkpoint_weights": unscaled_params(model),
         "published": model.published.model_dump() if model.published else None,
         "by_role": by_role(model),
         "native_format": model.native_format,
+        "native_kv": model.native_kv,
         "weights_bytes": {name: weight_bytes(model, name) for name in formats},
         "kv_bytes_per_token": kv_bytes_per_token(model, kv),
         "kv_bytes": {context: float(kv_bytes(model, float(context), kv)) for context in contexts(model)},
         "state_bytes": state_bytes(model),
+        "counted": counted(model),
+        "notes": notes(model),
     }

@@ -190,7 +190,7 @@ def _described(tensors: tuple[StoredTensor, ...], kind: str, load: Callable[[], 
         model = load()
     except PerfmodelError as error:
         return None, None, str(error), ()
-    notes = (model.notes,) if model.notes else ()
+    notes = tuple(counts.notes(model))
     comparison = compare(model, tensors, stored_names.rule(kind, model))
     if model.mtp is not None and not comparison.equal:
         bare = model.model_copy(update={"mtp": None})

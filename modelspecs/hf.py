@@ -7,11 +7,12 @@ from typing import Any
 
 from perfmodel.base.errors import SpecError
 from perfmodel.base.validation import build
-from perfmodel.modelspecs import hf_quant
+from perfmodel.modelspecs import hf_quant, hf_rope
 from perfmodel.modelspecs.hf_common import HARMLESS
-from perfmodel.modelspecs.hf_families import FAMILIES
+from perfmodel.modelspecs.hf_families import FAMILIES, Family
 from perfmodel.modelspecs.hf_json import load_json
 from perfmodel.modelspecs.hf_keys import Keys
+from perfmodel.modelspecs.hf_missing import read_all
 from perfmodel.modelspecs.schema import ModelSpec
 from perfmodel.modelspecs.tensors import tensors
 
@@ -41,7 +42,9 @@ def load(path: Path | str) -> ModelSpec:
 
 def _modelopt(path: Path) -> dict[str, Any]:
     """The section of the file that NVIDIA's quantizer leaves beside a configuration."""
-    section = load_json(path).get("quantization")
+    file = Keys(load_json(path), path)
+    section = file.data.get("quantization")
+    file.finish({"quantization", "producer"})
     if not isinstance(section, dict):
         raise SpecError(path, "quantization", "is missing or not a mapping")
     return section
@@ -50,7 +53,7 @@ def _modelopt(path: Path) -> dict[str, Any]:
 def from_config(config: dict[str, Any], file: object, name: str) -> ModelSpec:
     """Build the spec of a parsed configuration.
 
-    Class defaults of the architecture that were used are listed in ``notes``.
+    ``notes`` list the class defaults of the architecture that were used, and what else was assumed, a line each.
     """
     k = Keys(config, file)
     k.require("model_type")
@@ -62,13 +65,20 @@ def from_config(config: dict[str, Any], file: object, name: str) -> ModelSpec:
             "model_type",
             f"{str(kind)[:80]!r} is not supported; {', '.join(sorted(FAMILIES))} are: nothing is guessed",
         )
-    spec = family.read(k)
     naming = {"name": name[:120], "title": name.replace("__", "/")[:120], "source": f"the configuration {file}"}
+    return read_all(config, lambda data: _spec(data, file, kind, family, naming))
+
+
+def _spec(config: dict[str, Any], file: object, kind: str, family: Family, naming: dict[str, str]) -> ModelSpec:
+    k = Keys(config, file)
+    spec = family.read(k)
     draft = build(ModelSpec, {**naming, "family": kind, **spec}, file)
     native = hf_quant.native(k, draft.num_layers, role_layers(draft))
+    hf_rope.check(k)
     k.finish(HARMLESS | family.harmless)
     defaults = "; ".join(dict.fromkeys(k.notes))
-    notes = f"not in the file, from the model class: {defaults}" if defaults else ""
+    lines = [f"not in the file, from the model class: {defaults}"] if defaults else []
+    notes = "\n".join([*lines, *dict.fromkeys(k.remarks)])
     return build(ModelSpec, {**naming, "family": kind, "notes": notes, **spec, **native}, file)
 
 

@@ -200,11 +200,17 @@ def falcon(k: Keys) -> Spec:
     )  # fmt: skip
     k.require("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
     spec, n = base(k, tied=True, max_context=2048), num_layers(k)
+    if not any(k.has(key) for key in ("new_decoder_architecture", "multi_query", "num_kv_heads")):
+        k.require("new_decoder_architecture", "multi_query")  # the class would make a 40B model one of one KV head
     grouped, heads = k.flag("new_decoder_architecture", False), k.dim("num_attention_heads")
     multi, parallel = k.flag("multi_query", True), k.flag("parallel_attn", True)
     groups = k.dim("num_kv_heads", heads) if grouped else 1 if multi else heads
     if not grouped and not multi:
         k.expect("num_kv_heads", heads)
+    elif (
+        not grouped and k.optional("num_kv_heads") not in (None, 1, heads) and "new_decoder_architecture" not in k.data
+    ):
+        k.require("new_decoder_architecture")  # without it the class ignores the groups
     k.read.add("num_kv_heads")
     k.expect("num_key_value_heads", groups)
     bias, alibi = k.flag("bias", False), k.flag("alibi", False)

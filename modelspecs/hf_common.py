@@ -140,7 +140,7 @@ def activation(k: Keys, default: str = "silu") -> str:
 def effective_window(k: Keys, window: int | None, max_context: int) -> int | None:
     """A window as long as the longest context is none."""
     if window is not None and window >= max_context:
-        k.notes.append(f"{k.prefix}sliding_window = {window} reaches over the whole context: full attention")
+        k.remarks.append(f"{k.prefix}sliding_window = {window} reaches over the whole context: full attention")
         return None
     return window
 
@@ -187,5 +187,5 @@ def nested(k: Keys, model_type: str | tuple[str, ...], read: Callable[[Keys], Sp
     if "tie_word_embeddings" in k.data:  # the outer key is the one that the class reads
         spec["tied_embeddings"] = k.flag("tie_word_embeddings", True)
     if not k.has("vision_config"):
-        k.notes.append("no vision_config: the language model alone is counted")
+        k.remarks.append("no vision_config: the language model alone is counted")
     return spec

@@ -64,7 +64,7 @@ def gemma4_text(k: Keys) -> Spec:
 def _kinds(k: Keys, n: int) -> list[str]:
     kinds = k.words("layer_types", n, KINDS) or [KINDS[int((i + 1) % 6 != 0)] for i in range(n)]
     if kinds[-1] != KINDS[0]:
-        k.notes.append("layer_types: the last layer is full, as the model class makes it")
+        k.remarks.append("layer_types: the last layer is full, as the model class makes it")
     return [*kinds[:-1], KINDS[0]]
 
 

@@ -9,6 +9,19 @@ from perfmodel.base.errors import SpecError
 
 LARGEST = 10**9
 MAX_LAYERS = 10_000
+LONGEST_NAME, LONGEST_PROBLEM = 200, 1500
+
+
+class MissingKeys(SpecError):
+    """Keys that a configuration lacks: ``shown`` in messages, ``names`` as the reader calls them, in ``prefix``."""
+
+    def __init__(self, file: object, shown: list[str], names: list[str], prefix: str) -> None:
+        self.shown, self.names, self.prefix = shown, names, prefix
+        more = f", and so are {', '.join(shown[1:41])}" if shown[1:] else ""
+        them = "them" if more else "it"
+        super().__init__(
+            file, shown[0], f"is missing{more}; nothing is guessed: add {them} from the model's own config.json"
+        )
 
 
 class Keys:
@@ -22,12 +35,18 @@ class Keys:
         For messages.
     prefix : str
         Of the section, such as ``"text_config."``.
+
+    Attributes
+    ----------
+    notes, remarks : list[str]
+        Class defaults that were used; and what else a reader of the numbers should know.
     """
 
     def __init__(self, data: dict[str, Any], file: object, prefix: str = "") -> None:
         self.data, self.file, self.prefix = data, file, prefix
         self.read: set[str] = set()
         self.notes: list[str] = []
+        self.remarks: list[str] = []
         self.names: dict[str, str] = {}
         self.root = self
 
@@ -56,17 +75,14 @@ class Keys:
         return self.prefix + self.names.get(key, key)
 
     def error(self, key: str, problem: str) -> SpecError:
-        """The error to raise about a key."""
-        return SpecError(self.file, self.shown(key), problem)
+        """The error to raise about a key; long names and texts are cut."""
+        return SpecError(self.file, self.shown(key)[:LONGEST_NAME], problem[:LONGEST_PROBLEM])
 
     def require(self, *names: str) -> None:
         """Refuse the configuration when keys are missing, naming all of them."""
         missing = [self.shown(name) for name in names if self.data.get(name) is None]
         if missing:
-            raise SpecError(
-                self.file, missing[0], "is missing" + (f", and so are {', '.join(missing[1:])}" if missing[1:] else "")
-                + "; nothing is guessed: add it from the model's own config.json",
-            )  # fmt: skip
+            raise MissingKeys(self.file, missing, [name for name in names if self.data.get(name) is None], self.prefix)
 
     def has(self, key: str) -> bool:
         """Whether the key is there and not null."""
@@ -90,7 +106,9 @@ class Keys:
         """A whole number under one of several names; under more than one it must be the same."""
         found = {name: self.dim(name) for name in names if self.has(name)}
         if not found:
-            raise self.error(names[0], f"is missing, as are {', '.join(names[1:])}; one of them is needed")
+            raise MissingKeys(
+                self.file, [f"{self.shown(names[0])} (or {', '.join(names[1:])})"], [names[0]], self.prefix
+            )
         if len(set(found.values())) > 1:
             raise self.error(names[0], f"contradicts itself: {', '.join(f'{k} = {v}' for k, v in found.items())}")
         return next(iter(found.values()))
@@ -120,7 +138,7 @@ class Keys:
             if not isinstance(value, dict):
                 raise self.error(key, f"must be a list of mappings, not one with {_show(value)}")
             inner = Keys(value, self.file, f"{self.shown(key)}[{index}].")
-            inner.notes, inner.root = self.notes, self.root
+            inner.notes, inner.remarks, inner.root = self.notes, self.remarks, self.root
             found.append(inner)
         return found
 
@@ -134,6 +152,10 @@ class Keys:
         if not isinstance(value, bool):
             raise self.error(key, f"must be true or false, not {_show(value)}")
         return value
+
+    def flag_given(self, key: str) -> bool | None:
+        """True or false, or ``None`` where the file does not say and it matters to no size."""
+        return self.flag(key, False) if self.has(key) else None
 
     def text(self, key: str, allowed: Collection[str], default: str) -> str:
         """One of the words that are understood."""
@@ -177,9 +199,7 @@ class Keys:
         self.read.add(key)
         value = self.data.get(key)
         if value is not None and not any(type(value) is type(a) and value == a for a in allowed):
-            raise self.error(
-                key, f"{_show(value)} is not understood; only {' or '.join(map(repr, allowed))} is: nothing is guessed"
-            )
+            raise self.error(key, f"{_shown(value)} is not understood; {_only(allowed)}: nothing is guessed")
 
     def section(self, key: str) -> Keys | None:
         """A nested section, or ``None`` when absent."""
@@ -190,7 +210,7 @@ class Keys:
         if not isinstance(value, dict):
             raise self.error(key, f"must be a mapping, not {_show(value)}")
         inner = Keys(value, self.file, f"{self.prefix}{key}.")
-        inner.notes, inner.root = self.notes, self.root
+        inner.notes, inner.remarks, inner.root = self.notes, self.remarks, self.root
         return inner
 
     def finish(self, harmless: Iterable[str]) -> None:
@@ -206,6 +226,18 @@ class Keys:
             raise self.error(
                 left[0], f"not understood: {named}{more}; a key that may change sizes or costs is refused, not ignored"
             )
+
+
+def _shown(value: object) -> str:
+    """A value in full where it is short."""
+    text = repr(value)
+    return text if len(text) <= 60 else _show(value)
+
+
+def _only(allowed: tuple[object, ...]) -> str:
+    """What may stand there, in at most 120 characters or so."""
+    text = " or ".join(map(_shown, allowed))
+    return f"only {text if len(text) <= 120 else text[:117] + '...'} is" if allowed else "leave it out"
 
 
 def _show(value: object) -> str:

@@ -68,7 +68,7 @@ def qwen3_next(k: Keys) -> Spec:
     ffn = {"moe": _qwen_mixture(k)} | ({"dense": dense(k)} if "dense" in ffns else {})
     attention = _qwen_attention(k, fused=True)
     if not k.has("num_nextn_predict_layers"):
-        k.notes.append("one MTP layer, which the checkpoints hold")
+        k.remarks.append("one MTP layer, which the checkpoints hold")
     k.expect("num_nextn_predict_layers", 1)
     spec["mtp"] = {"layers": 1, "layer": "full/moe"}
     return hybrid(spec, attention, ffn, _kinds(k, n), ffns) | {"attention": attention, "ffn": ffn}

@@ -54,6 +54,10 @@ def sparse_layers(k: Keys, n: int, first: int) -> list[bool]:
     return found
 
 
+#: What it means for a total that prediction layers are left out.
+HUB_HAS_THEM = "a checkpoint that stores them holds more than is counted here, and so does Hugging Face's total"
+
+
 def minimax_m2(k: Keys) -> Spec:
     """MiniMax-M2: full attention, norms over all of Q and K, no shared expert. Its MTP modules are not published."""
     k.require(*CORE_KV, "num_experts_per_tok", "num_local_experts")
@@ -65,7 +69,9 @@ def minimax_m2(k: Keys) -> Spec:
     k.expect("attn_type_list", [1] * n)
     if k.flag("use_mtp", False):
         modules, depth = k.dim("num_mtp_modules", 0, least=0), k.dim("mtp_transformer_layers", 1)
-        k.notes.append(f"{modules} MTP modules of {depth} layer(s) are left out: the published checkpoints have none")
+        k.remarks.append(
+            f"{modules} prediction (MTP) modules of {depth} layer(s) are left out: the published checkpoints have none"
+        )
     k.read |= {"num_mtp_modules", "mtp_transformer_layers"}
     attention = gqa(k, dim=128, qk_norm="full")
     return spec | every_layer(n, attention, moe(k, k.dim("intermediate_size"), correction_bias=True))
@@ -170,7 +176,9 @@ def exaone_moe(k: Keys) -> Spec:
     spec |= {"ffn": {name: layers[name] for name in dict.fromkeys(names)}}
     spec |= without_rope(windowed(gqa(k, qk_norm="head"), window, kinds, names))
     if k.dim("num_nextn_predict_layers", 0, least=0):
-        k.notes.append("num_nextn_predict_layers: prediction layers are left out, their tensors are not described")
+        k.remarks.append(
+            f"num_nextn_predict_layers: prediction (MTP) layers are left out, no key describes them: {HUB_HAS_THEM}"
+        )
     return spec
 
 
@@ -259,6 +267,7 @@ def mimo_v2_flash(k: Keys) -> Spec:
         "v_head_dim": k.dim("swa_v_head_dim", full["v_head_dim"]), "window": window,
         "sink_logits": k.flag("add_swa_attention_sink_bias", True),
     }  # fmt: skip
+    k.remarks.append(f"prediction (MTP) layers are left out, no key describes them: {HUB_HAS_THEM}")
     ffn = moe(k, k.dim("moe_intermediate_size"), correction_bias=True)
     parts, names = {"full": full, "sliding": swa}, [f"{a}/{f}" for a, f in zip(kinds, _mimo_ffn(k, n), strict=True)]
     layers = {"dense": dense(k), "moe": ffn}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from perfmodel.modelspecs.hf_common import Spec
 from perfmodel.modelspecs.hf_keys import Keys
 from perfmodel.modelspecs.hf_quant_experts import split
+from perfmodel.modelspecs.hf_quant_groups import kv_cache
+from perfmodel.modelspecs.hf_quant_methods import METHODS, ORIGIN
 
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
 
@@ -40,6 +42,8 @@ _SHARED, _EXPERTS = MODULES["shared_experts"], MODULES["experts"]
 OUTER = (
     "vision_tower", "vision_model", "multi_modal_projector", "mm_projector", "embed_vision", "visual", "embed_audio",
 )  # fmt: skip
+#: Keys of the modules that a quantizer leaves alone.
+LISTS = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
 #: All linear layers that recipes touch.
 EVERY = (*ATTENTION, *_DENSE, *_SHARED, *_EXPERTS, "mixer_in", "mixer_out")
 
@@ -55,14 +59,27 @@ def native(k: Keys, layers: int, where: Mapping[str, frozenset[int]] | None = No
     quantized = k.section("quantization_config") or inner_quantization(k)
     if quantized is None:
         return {"native_format": _dtype(k)}
+    cache = _cache(quantized)
     if (apart := split(k, quantized, where or {})) is not None:
-        return apart
+        quantized.finish(ORIGIN)
+        return apart | cache
     method = quantized.data.get("quant_method") or ("modelopt" if "quant_algo" in quantized.data else None)
-    read = METHODS.get(method) if isinstance(method, str) else None
-    if read is None:
-        raise quantized.error("quant_method", f"{method!r} is not understood; one of {', '.join(METHODS)}")
-    name = read(quantized)
-    return {"native_format": name, "native_16bit": _kept(quantized, layers, where or {})}
+    found = METHODS.get(method) if isinstance(method, str) else None
+    if found is None:
+        raise quantized.error("quant_method", f"{repr(method)[:60]} is not understood; one of {', '.join(METHODS)}")
+    read, harmless = found
+    name, kept = read(quantized), _kept(quantized, layers, where or {})
+    quantized.finish(harmless)
+    return {"native_format": name, "native_16bit": kept} | cache
+
+
+def _cache(q: Keys) -> Spec:
+    """``native_kv``: the format of the KV cache that the checkpoint asks for."""
+    name = kv_cache(q)
+    if name is None:
+        return {}
+    q.remarks.append(f"the checkpoint asks for an {name.upper()} KV cache: pass --kv {name}")
+    return {"native_kv": name}
 
 
 def inner_quantization(k: Keys) -> Keys | None:
@@ -77,78 +94,8 @@ def _dtype(k: Keys) -> str:
         for key in ("torch_dtype", "dtype"):
             if data.get(key) is not None:
                 return DTYPES[Keys(data, k.file).text(key, DTYPES, "")]
-    k.notes.append("no torch_dtype: bf16")
+    k.remarks.append("no torch_dtype: bf16 is assumed")
     return "bf16"
-
-
-def _fp8(q: Keys) -> str:
-    if q.data.get("weight_block_size") is None and q.data.get("activation_scheme") == "static":
-        return "fp8_tensor"
-    if q.data.get("weight_block_size") != [128, 128]:
-        raise q.error("weight_block_size", f"{q.data.get('weight_block_size')!r} is not understood; [128, 128] is")
-    return "fp8_block"
-
-
-def _modelopt(q: Keys) -> str:
-    q.require("quant_algo")
-    names = {"FP8": "fp8_tensor", "NVFP4": "nvfp4"}
-    name = names.get(str(q.data["quant_algo"]))
-    if name is None:
-        raise q.error("quant_algo", f"{q.data['quant_algo']!r} is not understood; one of {', '.join(names)}")
-    return name
-
-
-def _group128(q: Keys) -> str:
-    """GPTQ and AWQ: 4 bits, a scale and a zero point a group of 128."""
-    bits = q.dim("bits") if q.has("bits") else q.dim("w_bit")
-    group = q.dim("group_size", least=-1) if q.has("group_size") else q.dim("q_group_size", least=-1)
-    if (bits, group) != (4, 128):
-        raise q.error("group_size", f"{bits} bits in groups of {group} are not understood; 4 bits in groups of 128 are")
-    q.expect("lm_head", False)
-    return "int4"
-
-
-def _compressed(q: Keys) -> str:
-    """compressed-tensors with one group of 8-bit weights."""
-    groups = q.section("config_groups")
-    if groups is None or len(groups.data) != 1:
-        raise q.error("config_groups", "must hold one group; mixtures are not understood")
-    group = groups.section(next(iter(groups.data)))
-    weights = group.section("weights") if group else None
-    if group is None or weights is None:
-        raise q.error("config_groups", "has no weights")
-    kind = (str(weights.data.get("type")), weights.dim("num_bits"), str(weights.data.get("strategy")))
-    activations = "input_activations" in group.data and group.data["input_activations"] is not None
-    names = {
-        ("float", 8, "channel"): "fp8",
-        ("float", 8, "tensor"): "fp8_tensor",
-        ("int", 8, "channel"): "int8" if activations else "w8a16",
-    }
-    if kind == ("int", 4, "group") and not activations:
-        return _int4(q, weights)
-    if kind == ("float", 8, "block") and weights.data.get("block_structure") in ([128, 128], "128x128"):
-        return "fp8_block"
-    if kind not in names:
-        raise q.error("config_groups", f"weights of type, bits and strategy {kind!r} are not understood")
-    return names[kind]
-
-
-def _int4(q: Keys, weights: Keys) -> str:
-    """compressed-tensors' packed INT4 with a symmetric scale a group."""
-    size, symmetric = weights.dim("group_size"), weights.flag("symmetric", True)
-    if (size, symmetric) != (32, True):
-        raise q.error("config_groups", f"4 bits in groups of {size}, symmetric {symmetric}, are not understood")
-    return "int4_g32"
-
-
-METHODS: dict[str, Callable[[Keys], str]] = {
-    "fp8": _fp8,
-    "mxfp4": lambda q: "mxfp4",
-    "modelopt": _modelopt,
-    "gptq": _group128,
-    "awq": _group128,
-    "compressed-tensors": _compressed,
-}
 
 
 def _kept(q: Keys, layers: int, where: Mapping[str, frozenset[int]]) -> tuple[str, ...]:
@@ -157,7 +104,8 @@ def _kept(q: Keys, layers: int, where: Mapping[str, frozenset[int]]) -> tuple[st
     A list that names a linear layer in some layers only is refused: the inventory has one format a role.
     """
     found: dict[str, set[int]] = {}
-    for key in ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules"):
+    for key in LISTS:
+        q.read.add(key)
         entries = q.data.get(key) or []
         if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
             raise q.error(key, "must be a list of module names")

@@ -67,7 +67,7 @@ def _attention_free(k: Keys, tied: bool, mixer: Spec, inner: int) -> Spec:
     n = num_layers(k)
     activation(k)
     if not k.has("max_position_embeddings"):
-        k.notes.append(f"no longest context: {UNBOUNDED} tokens")
+        k.remarks.append(f"no longest context: {UNBOUNDED} tokens")
     return base(k, tied, UNBOUNDED) | {
         "attention": {"mamba": mixer}, "ffn": {"none": {"kind": "none"}}, "layers": schedule(["mamba/none"] * n),
     }  # fmt: skip

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.base.catalogue import looks_like_path
+from perfmodel.base.errors import UnknownName
 from perfmodel.modelspecs import counts
+from perfmodel.modelspecs.load import MODELS
 from perfmodel.modelspecs.load import model as load_model
 from perfmodel.modelspecs.schema import ModelSpec
 
@@ -85,5 +87,14 @@ def params(model: str | ModelSpec) -> Params:
 def _is_stored(name: str) -> bool:
     if name.endswith((".gguf", ".safetensors")):
         return True
-    path = Path(name)
-    return looks_like_path(name) and path.is_dir() and any(path.glob("*.safetensors"))
+    path = Path(name).expanduser()
+    if not name or not path.is_dir() or not any(any(path.glob(f"*{suffix}")) for suffix in (".safetensors", ".gguf")):
+        return False
+    return looks_like_path(name) or (path / "config.json").exists() or not _is_builtin(name)
+
+
+def _is_builtin(name: str) -> bool:
+    try:
+        return bool(MODELS.resolve(name))
+    except UnknownName:
+        return False

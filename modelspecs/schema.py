@@ -280,6 +280,11 @@ class LayerClass(_Frozen):
         return len(self.indices)
 
 
+def _few(names: dict[str, Any]) -> str:
+    """The first names of a table, for a message."""
+    return str(sorted(name[:40] for name in names)[:8]) + (" ..." if len(names) > 8 else "")
+
+
 class ModelSpec(_Frozen):
     """A language model, with a source."""
 
@@ -297,6 +302,7 @@ class ModelSpec(_Frozen):
     native_format: str = "bf16"
     native_16bit: tuple[str, ...] = Field((), description="roles that the native checkpoint leaves at 16 bits")
     native_roles: dict[str, str] = Field({}, description="roles that the native checkpoint stores in another format")
+    native_kv: Literal["fp8", "int8"] | None = Field(None, description="KV cache that the native checkpoint asks for")
     norm: Norm = Norm()
     attention: dict[str, Attention] = Field(min_length=1)
     ffn: dict[str, FeedForward] = Field(min_length=1)
@@ -329,8 +335,8 @@ class ModelSpec(_Frozen):
             attention, _, ffn = layer.partition("/")
             if attention not in self.attention or ffn not in self.ffn:
                 raise ValueError(
-                    f"layers: {layer!r} must be attention/ffn with attention one of {sorted(self.attention)} and ffn "
-                    f"one of {sorted(self.ffn)}"
+                    f"layers: {layer[:80]!r} must be attention/ffn with attention one of {_few(self.attention)} and "
+                    f"ffn one of {_few(self.ffn)}"
                 )
         if self.num_layers > 10_000:
             raise ValueError(f"layers: {self.num_layers} layers; at most 10000")

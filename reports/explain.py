@@ -171,7 +171,7 @@ def _paragraph(e: dict[str, Any]) -> str:
     if "parts_us" in e:
         parts = " + ".join(f"{name} {value:.3g}" for name, value in e["parts_us"].items() if value)
         lines.append(
-            f"  calibrated = {e['predicted_us']:.4g} us, 80 % between {e['low_us']:.4g} and {e['high_us']:.4g} = {parts}"
+            f"  calibrated = {e['predicted_us']:.4g} us, 80 % from {e['low_us']:.4g} to {e['high_us']:.4g} = {parts}"
         )
         lines.append(f"  parameters {e['origin']}")
     return "\n".join(lines)

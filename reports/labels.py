@@ -25,8 +25,11 @@ COVERS = 2.0
 #: Cost of a label for which nothing is free.
 NOWHERE = 1e5
 
-#: Free positions whose leaders are compared, and among how many of the nearest: the farther, the sparser.
-COMPARED, FARTHEST = 300, 12_000
+#: Of the free positions, from the nearest on, every so many-th is tried; leaders are compared so many at a time.
+STRIDE, COMPARED = 8, 100
+
+#: So many labels, those with the highest costs, choose again, each with so many neighbours; below a cost none does.
+AGAIN, NEIGHBOURS, CONTENT = 8, 4, 40.0
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,8 @@ class Board:
 
         They choose one after the other, in the order given and from left to right, both forth and back. Each time,
         every label in turn is then taken up and put down again, given the others, until none moves or ``rounds`` are
-        over. The arrangement whose labels are nearest and whose leaders cross least is taken.
+        over. The arrangement whose labels are nearest and whose leaders cross least is taken, and bettered where the
+        worst of its labels find something by choosing before their neighbours.
 
         Returns
         -------
@@ -139,15 +143,33 @@ class Board:
         given = list(range(len(wishes)))
         by_x = sorted(given, key=lambda i: (wishes[i].x, wishes[i].y))
         orders = (given, given[::-1], by_x, by_x[::-1]) if len(given) > 1 else (given,)
-        tried = [self._arrange(wishes, order, rounds) for order in orders]
-        found, _ = min(tried, key=lambda result: result[1])
+        nothing: list[Box | None] = [None] * len(wishes)
+        tried = [self._arrange(wishes, nothing, order, rounds) for order in orders]
+        found, costs = min(tried, key=lambda result: sum(result[1]))
+        found = self._improve(wishes, found, costs)
         for wish, box in zip(wishes, found, strict=True):
             self._take(wish, box)
         return found
 
-    def _arrange(self, wishes: Sequence[Wish], order: Sequence[int], rounds: int) -> tuple[list[Box | None], float]:
-        """Places found in an order, and their cost in all; nothing is taken yet."""
-        found: list[Box | None] = [None] * len(wishes)
+    def _improve(self, wishes: Sequence[Wish], found: list[Box | None], costs: list[float]) -> list[Box | None]:
+        """Let the worst-placed labels choose again, before their neighbours; what is not better is undone."""
+        for i in sorted(range(len(wishes)), key=lambda i: -costs[i])[:AGAIN]:
+            mine = wishes[i]
+            if costs[i] < CONTENT:
+                break
+            near = sorted(range(len(wishes)), key=lambda j: math.hypot(wishes[j].x - mine.x, wishes[j].y - mine.y))
+            freed = near[:NEIGHBOURS]
+            start = [None if j in freed else box for j, box in enumerate(found)]
+            again = self._arrange(wishes, start, [*freed, *near[NEIGHBOURS:]], 1)
+            if sum(again[1]) < sum(costs) - 1e-6:
+                found, costs = again
+        return found
+
+    def _arrange(
+        self, wishes: Sequence[Wish], start: Sequence[Box | None], order: Sequence[int], rounds: int
+    ) -> tuple[list[Box | None], list[float]]:
+        """Places found in an order from a start on, and their costs; nothing is taken yet."""
+        found = list(start)
         costs = [0.0] * len(wishes)
         text, leaders = self._text, self._leaders
         for _ in range(rounds + 1 if len(wishes) > 1 else 1):
@@ -161,7 +183,7 @@ class Board:
             if found == before:
                 break
         self._text, self._leaders = text, leaders
-        return found, sum(costs)
+        return found, costs
 
     def _take(self, wish: Wish, box: Box | None) -> None:
         if box is not None:
@@ -182,17 +204,22 @@ class Board:
         cost = (
             distance * (1.25 - 0.25 * along) + off_centre + COVERS * covered + np.where(distance < wish.gap, 1e6, 0.0)
         )
-        picks = np.unique((np.linspace(0.0, 1.0, COMPARED) ** 2 * (min(cost.size, FARTHEST) - 1)).astype(np.intp))
-        near = np.argsort(cost, kind="stable")[picks]
-        crossing, clear = self._leader_costs(wish, dx[near], dy[near])
-        total = cost[near] + crossing
-        if math.isfinite(wish.reach):
-            total = np.where(clear & (distance[near] <= wish.reach), total, np.inf)
-        best = int(np.argmin(total))
-        if not np.isfinite(total[best]):
+        best, least = -1, NOWHERE
+        order = np.argsort(cost, kind="stable")
+        order = order[distance[order] <= wish.reach][::STRIDE]
+        for near in np.split(order, range(COMPARED, order.size, COMPARED)):
+            if not near.size or cost[near[0]] >= least:  # the leader comes on top: nothing from here on is better
+                break
+            crossing, clear = self._leader_costs(wish, dx[near], dy[near])
+            total = cost[near] + crossing
+            if math.isfinite(wish.reach):
+                total = np.where(clear, total, np.inf)
+            if total.min() < least:
+                best, least = int(near[np.argmin(total)]), float(total.min())
+        if best < 0:
             return None, NOWHERE
-        x, y = float(lefts[near[best]]), float(bottoms[near[best]])
-        return Box(x, y, x + wish.width, y + wish.height), float(total[best])
+        x, y = float(lefts[best]), float(bottoms[best])
+        return Box(x, y, x + wish.width, y + wish.height), least
 
     def _taken(self) -> NDArray[np.bool_]:
         return self._text | self._marks | self._leaders | self._lines

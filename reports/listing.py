@@ -37,6 +37,10 @@ _FORMATS = (
     Column("bits_per_weight", "bits a weight"), Column("math", "multiplied in", last=2),
     Column("kv_cache", "KV cache", last=3), Column("source", "source", last=4),
 )  # fmt: skip
+_ENGINES = (
+    _NAME, _TITLE, Column("versions", "versions read"), Column("share", "default share of the memory"),
+    Column("of", "of", last=2), Column("source", "source", last=1),
+)  # fmt: skip
 _SOURCES = (
     _NAME, Column("path", "number"), Column("text", "value"), Column("source", "source", last=1),
     Column("note", "note", last=2), Column("alternatives", "other sources", last=3),
@@ -44,9 +48,10 @@ _SOURCES = (
 
 
 def listing_text(what: str, fmt: str, sources: bool = False) -> str:
-    """The built-in GPUs, systems, models or formats; or, for GPUs and systems, the source of each number."""
+    """The built-in GPUs, systems, models, formats or engines; or, for GPUs and systems, the source of each number."""
     from perfmodel.hwspecs import listing as hardware
     from perfmodel.modelspecs import listing as models
+    from perfmodel.roofline.engines import listing as engines
 
     if sources:
         return render(_source_rows(what), _SOURCES, fmt)
@@ -55,6 +60,7 @@ def listing_text(what: str, fmt: str, sources: bool = False) -> str:
         "systems": (hardware.system_rows, _SYSTEMS),
         "models": (models.rows, _MODELS),
         "formats": (models.format_rows, _FORMATS),
+        "engines": (engines.rows, _ENGINES),
     }[what]
     found = rows()
     if fmt == "json":
@@ -138,11 +144,13 @@ def _params_notes(found: dict[str, Any]) -> list[str]:
         f"weights: {weights} (GB = 10^9, GiB = 2^30 bytes)",
         f"KV cache at 16 bits: {found['kv_bytes_per_token']:,.0f} bytes a token at long contexts; {cache}",
         f"recurrent state: {gib(found['state_bytes'])} a sequence, whatever its length" if found["state_bytes"] else "",
-        "total: vision parts included, MTP layers and stored buffers not (a checkpoint holds "
-        f"{found['checkpoint_params']:,} elements); active: without unchosen experts and input embedding",
+        f"{found['counted']}; active: without unchosen experts and input embedding",
+        *([] if "by_type" in found else found["notes"]),  # of files they stand beside the stored tensors
     ]
     return [note for note in notes if note]
 
 
 def _flat(found: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in found.items() if not isinstance(value, dict)}
+    """One row: lists as text, mappings left out."""
+    flat = {key: value for key, value in found.items() if not isinstance(value, dict)}
+    return {key: "; ".join(map(str, value)) if isinstance(value, list) else value for key, value in flat.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,8 @@ from perfmodel.validate.rows import Comparison, Kind, Missing, Skip
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Found = list[Comparison | Missing]
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,11 @@ class Check:
     @property
     def note(self) -> str:
         """What to know about the predictions; empty when there is nothing to say."""
-        return self.kind.note() if self.kind.note else ""
+        parts = [self.kind.note()] if self.kind.note else []
+        if self.kind.remark:
+            counts = {one["reason"]: one["rows"] for one in self.skipped}
+            parts.append(self.kind.remark([r.comparison for r in self.results], counts))
+        return "; ".join(part for part in parts if part)
 
     @property
     def sentence(self) -> str:
@@ -213,10 +219,11 @@ def check(table: str | Path, *, configs: str | Path | None = None) -> Check:
     results: list[Result] = []
     skips: list[Skipped] = []
     missing: list[Skipped] = []
+    answers = _answers(kind, content, models)
     for line in content.lines:
         name = printable(line.cells.get("model", ""), 200)
         try:
-            found = _compare(kind, line, len(content.header), models)
+            found = next(answers)()
         except Skip as skip:
             skips.append(Skipped(line.number, name, printable(str(skip), 400)))
             continue
@@ -232,10 +239,33 @@ def check(table: str | Path, *, configs: str | Path | None = None) -> Check:
     return Check(kind, shown, len(content.lines), tuple(results), tuple(skips), tuple(missing))
 
 
-def _compare(kind: Kind, line: Line, fields: int, models: Models) -> list[Comparison | Missing]:
-    """What the kind makes of a line; every error that a row can cause is a reason to skip it."""
+def _answers(kind: Kind, content: csvfile.Table, models: Models) -> Iterator[Callable[[], Found]]:
+    """For each line a call that gives its comparisons or raises ``Skip``."""
+    fields = len(content.header)
+    if kind.bulk is None:
+        yield from (functools.partial(_compare, kind, line, fields, models) for line in content.lines)
+        return
+    found = iter(kind.bulk([line.cells for line in content.lines if line.fields == fields]))
+    for line in content.lines:
+        yield functools.partial(_given, line, fields, next(found) if line.fields == fields else "")
+
+
+def _given(line: Line, fields: int, answer: Sequence[Comparison] | str) -> Found:
+    """What a bulk comparison said of a line."""
+    _check_fields(line, fields)
+    if isinstance(answer, str):
+        raise Skip(answer)
+    return list(answer)
+
+
+def _check_fields(line: Line, fields: int) -> None:
     if line.fields != fields:
         raise Skip(f"the line has not the {fields} fields that the header has")
+
+
+def _compare(kind: Kind, line: Line, fields: int, models: Models) -> Found:
+    """What the kind makes of a line; every error that a row can cause is a reason to skip it."""
+    _check_fields(line, fields)
     try:
         return list(kind.compare(line.cells, models))
     except SpecError as error:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,7 +80,7 @@ def predict(cell: Cell, efficiency: Efficiency | None = None) -> Prediction:
     efficiency : Efficiency, optional
         By default the shipped one of the cell's GPU and engine.
     """
-    found = efficiency or load(cell.gpu, cell.engine if cell.engine in ENGINES else None)
+    found = efficiency or _shipped(cell.gpu, cell.engine)
     kernel = found.kernel(cell.kind, formats(cell))
     physics, correction = _times(kernel, cell)
     predicted = np.maximum(physics * correction, cell.bound)
@@ -92,6 +93,12 @@ def predict(cell: Cell, efficiency: Efficiency | None = None) -> Prediction:
         np.broadcast_to(high, rows),
         kernel.origin,
     )
+
+
+@functools.cache
+def _shipped(gpu: str, engine: str) -> Efficiency:
+    """The shipped efficiencies; an engine without any is answered by the others, with their interval widened."""
+    return load(gpu, engine) if engine in ENGINES else replace(load(gpu), engine=engine, _cache={})
 
 
 def _times(kernel: Kernel, cell: Cell) -> tuple[Array, Array]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfmodel.base.errors import SpecError
-from perfmodel.validate import table_memory_logs, table_param_counts, table_vllm_capacity
+from perfmodel.validate import table_memory_logs, table_operators, table_param_counts, table_vllm_capacity
 from perfmodel.validate.rows import Kind
 
 #: A further kind of table is a module with a ``KIND`` and a line here.
@@ -14,6 +14,7 @@ KINDS: tuple[Kind, ...] = (
     table_param_counts.BULK,
     table_vllm_capacity.KIND,
     table_memory_logs.KIND,
+    *table_operators.KINDS,
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
@@ -101,6 +101,10 @@ class Kind:
         Metrics that are times -> microseconds of their unit.
     note : Callable, optional
         What to know about the predictions, in a line.
+    bulk : Callable, optional
+        All rows at once to the comparisons of each, or the reason why it has none; goes before ``compare``.
+    remark : Callable, optional
+        What to know about these very comparisons and the reasons of the rows that were skipped, in a line.
     """
 
     name: str
@@ -111,6 +115,8 @@ class Kind:
     compare: Callable[[Row, Models], Iterator[Comparison | Missing]]
     times: Mapping[str, float] = field(default_factory=dict)
     note: Callable[[], str] | None = None
+    bulk: Callable[[Sequence[Row]], Sequence[Sequence[Comparison] | str]] | None = None
+    remark: Callable[[Sequence[Comparison], Mapping[str, int]], str] | None = None
 
 
 @dataclass(frozen=True)

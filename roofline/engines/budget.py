@@ -11,24 +11,23 @@ from perfmodel.hwspecs.load import gpu as load_gpu
 from perfmodel.hwspecs.schema import Gpu
 from perfmodel.modelspecs.formats import FORMATS, KV_FORMATS, Format, kv_format, weight_format
 from perfmodel.modelspecs.load import model as load_model
-from perfmodel.modelspecs.schema import ModelSpec
+from perfmodel.modelspecs.schema import Gqa, Mla, ModelSpec
 from perfmodel.roofline.engines import llamacpp, sglang, trtllm, vllm
 from perfmodel.roofline.engines.ask import LATENT_FORMATS, Ask, Draft, as_bytes, fraction, whole
+from perfmodel.roofline.engines.options import BLOCK_SIZES, check_foreign, checked
 from perfmodel.roofline.engines.overheads import Overheads, overheads
 from perfmodel.roofline.engines.result import EngineMemory
 from perfmodel.roofline.engines.rules import rules
 from perfmodel.roofline.step import Plan, make_plan
 
-#: What answers for an engine, and the options of its own that it reads.
-ANSWERS = {
-    "vllm": (vllm.memory, (
-        "enforce_eager", "kv_cache_memory_bytes", "decode_context_parallel_size", "disable_hybrid_kv_cache_manager",
-        "mamba_cache_mode", "num_draft_tokens",
-    )),
-    "sglang": (sglang.memory, sglang.OPTIONS),
-    "trtllm": (trtllm.memory, trtllm.OPTIONS),
-    "llamacpp": (llamacpp.memory, llamacpp.OPTIONS),
-}  # fmt: skip
+#: What answers for an engine.
+ANSWERS = {"vllm": vllm.memory, "sglang": sglang.memory, "trtllm": trtllm.memory, "llamacpp": llamacpp.memory}
+
+#: Engines that refuse a request longer than the model's longest context -> the variable that makes them take it.
+LONG_CONTEXT = {"vllm": "VLLM_ALLOW_LONG_MAX_MODEL_LEN", "sglang": "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"}
+
+#: Engine -> vendors of the GPUs that its budget describes; llama.cpp runs on anything.
+VENDORS = {"vllm": ("nvidia", "amd"), "sglang": ("nvidia", "amd"), "trtllm": ("nvidia",)}
 
 
 def memory(
@@ -70,8 +69,10 @@ def memory(
     **engine_options
         The engine's own: vLLM ``enforce_eager, kv_cache_memory_bytes, decode_context_parallel_size,
         disable_hybrid_kv_cache_manager, mamba_cache_mode``; SGLang ``chunked_prefill_size, cuda_graph_max_bs,
-        swa_full_tokens_ratio, page_size``; TensorRT-LLM ``free_bytes``; llama.cpp ``n_ubatch, n_parallel, unified,
-        type_k, type_v, swa_full, swa_f16, mla, ngl, flash_attn``; SGLang and llama.cpp ``weights_bytes``.
+        swa_full_tokens_ratio, page_size, dp_attention``; both ``allow_long_context``; TensorRT-LLM ``free_bytes``;
+        llama.cpp ``n_ubatch, n_parallel, unified,
+        type_k, type_v, swa_full, swa_f16, mla, ngl, flash_attn``; all but vLLM ``weights_bytes``. What each takes
+        is in ``perfmodel.roofline.engines.options``.
 
     Returns
     -------
@@ -99,8 +100,20 @@ def memory(
 
 
 def answer(asked: Ask) -> EngineMemory:
-    """The engine's answer to a checked question, without remedies."""
-    return ANSWERS[asked.rules.engine][0](asked)
+    """The engine's answer to a checked question, without remedies.
+
+    A request longer than the model's longest context is refused by vLLM and SGLang unless ``allow_long_context`` (their
+    environment variables) is set; TensorRT-LLM and llama.cpp warn.
+    """
+    found = ANSWERS[asked.rules.engine](asked)
+    if asked.max_model_len <= asked.model.max_context:
+        return found
+    text = f"{asked.max_model_len:,} tokens are more than the model's longest context of {asked.model.max_context:,}: "
+    if asked.rules.engine in LONG_CONTEXT and not asked.option("allow_long_context", False):
+        variable = LONG_CONTEXT[asked.rules.engine]
+        text += f"{found.engine} refuses to start unless {variable} is set (-O allow_long_context=yes)"
+        return replace(found, fits=False, notice="; ".join(filter(None, (text, "" if found.fits else found.notice))))
+    return replace(found, notice="; ".join(filter(None, (found.notice, text + "answers may be worse there"))))
 
 
 def ask(
@@ -112,18 +125,25 @@ def ask(
 ) -> Ask:  # fmt: skip
     """Check a question and load what it names; parameters as ``memory``."""
     spec, device, found = load_model(model), load_gpu(gpu), rules(engine, version)
-    _check_options(found.engine, engine_options)
+    _check_device(found.engine, device)
+    options = checked(found.engine, engine_options)
+    check_foreign(
+        found.engine, memory_fraction=memory_fraction, max_num_seqs=max_num_seqs, block_size=block_size, draft=draft,
+        max_num_batched_tokens=max_num_batched_tokens,
+    )  # fmt: skip
     stored = weight_format(weights or spec.native_format)
-    name = _kv_name(kv, stored, found.engine)
+    name = _kv_name(kv, stored, found.engine, spec)
     cache = kv_format("fp8" if name in LATENT_FORMATS else name if name in KV_FORMATS else "bf16")
     plan = make_plan(spec, device, tp, pp, ep, dp, stored, cache)
-    given = {"max_num_batched_tokens": max_num_batched_tokens, "max_num_seqs": max_num_seqs, "block_size": block_size}
+    _check_context_parallel(spec, plan, options)
+    given = {"max_num_batched_tokens": max_num_batched_tokens, "max_num_seqs": max_num_seqs}
     limits = {key: whole(value, key) if value is not None else None for key, value in given.items()}
+    limits["block_size"] = BLOCK_SIZES[found.engine].read("block_size", block_size) if block_size is not None else None
     return Ask(
         spec, device, plan, found, fitted or overheads(), _usable(usable, device), name,
         whole(max_model_len if max_model_len is not None else spec.max_context, "max_model_len"),
         memory_fraction=fraction(memory_fraction) if memory_fraction is not None else None,
-        draft=_draft(draft, spec, device, plan, engine_options), options=engine_options, **limits,
+        draft=_draft(draft, spec, device, plan, options, found.engine), options=options, **limits,
     )  # fmt: skip
 
 
@@ -137,14 +157,33 @@ def _usable(given: str | float | None, device: Gpu) -> float:
     return value
 
 
-def _check_options(engine: str, given: dict[str, Any]) -> None:
-    known = ANSWERS[engine][1]
-    for name in given:
-        if name not in known:
-            raise UsageError(f"{engine} has no option {name[:40]!r}; it has {', '.join(known)}")
+def _check_device(engine: str, device: Gpu) -> None:
+    """Refuse devices whose memory an engine's budget does not describe: no CUDA graphs, no such profile."""
+    vendors = VENDORS.get(engine)
+    if vendors and (device.kind != "gpu" or device.vendor.casefold() not in vendors):
+        makers = " and ".join({"nvidia": "NVIDIA", "amd": "AMD"}[one] for one in vendors)
+        title = rules(engine).title
+        raise UsageError(
+            f"{title} is described on {makers} GPUs, and {device.name} ({device.vendor}) is none: take another GPU, or "
+            f"--engine {'llamacpp' if engine != 'trtllm' or device.vendor.casefold() != 'amd' else 'vllm'}"
+        )
 
 
-def _kv_name(kv: str | Format, stored: Format, engine: str) -> str:
+def _check_context_parallel(spec: ModelSpec, plan: Plan, options: dict[str, Any]) -> None:
+    """Decode context parallelism divides a sequence among ranks that would otherwise keep copies of it."""
+    degree = options.get("decode_context_parallel_size", 1)
+    if plan.tp % degree:
+        raise UsageError(f"decode_context_parallel_size {degree} does not divide tp {plan.tp}; take a divisor of it")
+    copies = min(plan.tp // min(a.kv_heads, plan.tp) if isinstance(a, Gqa) else plan.tp
+                 for a in spec.attention.values() if isinstance(a, Gqa | Mla)) if degree > 1 else 1  # fmt: skip
+    if degree > copies:
+        raise UsageError(
+            f"decode_context_parallel_size {degree}: at tp {plan.tp} a KV head of {spec.name} is on {copies} "
+            f"rank{'s' if copies > 1 else ''}; take at most {copies}"
+        )
+
+
+def _kv_name(kv: str | Format, stored: Format, engine: str, spec: ModelSpec) -> str:
     if isinstance(kv, Format):
         return kv.name
     name = kv.casefold()
@@ -155,28 +194,34 @@ def _kv_name(kv: str | Format, stored: Format, engine: str) -> str:
             raise UnknownName("llama.cpp cache type", kv, llamacpp.CACHE_TYPES, "formats")
         return name
     if name in LATENT_FORMATS:
-        if engine == "vllm":
+        if engine == "vllm" and any(isinstance(a, Mla) for a in spec.attention.values()):
             return name
+        if engine == "vllm":
+            raise UsageError(f"{name} packs a latent, and {spec.name} keeps none; take one of {', '.join(KV_FORMATS)}")
         raise UsageError(f"{kv} is a format of vLLM; {engine} takes {', '.join(KV_FORMATS)}")
     return kv_format(name).name
 
 
 def _draft(
-    draft: str | ModelSpec | None, spec: ModelSpec, device: Gpu, plan: Plan, options: dict[str, Any]
+    draft: str | ModelSpec | None, spec: ModelSpec, device: Gpu, plan: Plan, options: dict[str, Any], engine: str
 ) -> Draft | None:
     if draft is None:
+        if "num_draft_tokens" in options:
+            raise UsageError("num_draft_tokens needs a draft: say draft as well")
         return None
-    tokens = whole(options.get("num_draft_tokens") or 1, "num_draft_tokens")
+    tokens = int(options.get("num_draft_tokens", 1))
     if isinstance(draft, str) and draft.casefold() == "mtp":
         if spec.mtp is None:
             raise UsageError(f"{spec.name} has no MTP layers; name a draft model")
         return Draft("mtp", tokens, own=True)
+    if engine == "trtllm":
+        raise UsageError("a draft model beside TensorRT-LLM's is not counted; its own MTP layers are: draft mtp")
     other = load_model(draft)
     return Draft(other.name, tokens, model=other, plan=make_plan(other, device, plan.tp))
 
 
 def remedies(asked: Ask) -> list[str]:
-    """What would fit: more GPUs, a shorter request, a smaller format of weights or cache, a smaller step."""
+    """What would fit: more GPUs, smaller weights or cache, another share of the memory, a shorter request."""
     found = []
     if option := _more_gpus(asked):
         found.append(option)
@@ -184,6 +229,10 @@ def remedies(asked: Ask) -> list[str]:
         found.append(option)
     if asked.plan.kv.bits > 8 and asked.rules.engine != "llamacpp" and _fits(asked, kv="fp8"):
         found.append("--kv fp8")
+    if share := _other_fraction(asked):
+        found.append(f"--memory-fraction {share:g}")
+    if size := _smaller_pool(asked):
+        found.append(f"-O kv_cache_memory_bytes={size}")
     if length := longest(asked):
         found.append(f"--max-model-len {length}")
     return found
@@ -192,6 +241,8 @@ def remedies(asked: Ask) -> list[str]:
 def longest(asked: Ask) -> int:
     """The longest request that fits, by bisection: fitting can only end as it grows; 0 when none does. [tokens]"""
     low, high = 0, asked.max_model_len
+    if not asked.option("allow_long_context", False):
+        high = min(high, asked.model.max_context)
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if answer(replace(asked, max_model_len=middle)).fits else (low, middle - 1)
@@ -210,6 +261,28 @@ def _fits(asked: Ask, **change: Any) -> bool:
     except UsageError:
         return False
     return answer(replace(asked, plan=other, kv=wanted["kv"])).fits
+
+
+def _other_fraction(asked: Ask) -> float:
+    """The smallest share, in hundredths above the present one, that fits; or what vLLM has at its start. 0 for none."""
+    if asked.rules.engine == "llamacpp" or "kv_cache_memory_bytes" in asked.options:
+        return 0.0
+    now = answer(asked).settings["memory_fraction"]
+    if asked.rules.engine == "vllm" and asked.fraction > (most := vllm.largest_fraction(asked)):
+        shares = [most]
+    else:
+        shares = [hundredths / 100 for hundredths in range(int(now * 100 + 1e-9) + 1, 96)]
+    return next((one for one in shares if answer(replace(asked, memory_fraction=one)).fits), 0.0)
+
+
+def _smaller_pool(asked: Ask) -> int:
+    """The most that ``kv_cache_memory_bytes`` can be beside the weights, where less than was given fits; else 0."""
+    given = asked.options.get("kv_cache_memory_bytes")
+    if given is None:
+        return 0
+    left = int(vllm.most_pool(asked))
+    other = replace(asked, options={**asked.options, "kv_cache_memory_bytes": float(left)})
+    return left if 0 < left < given and answer(other).fits else 0
 
 
 def _more_gpus(asked: Ask) -> str | None:

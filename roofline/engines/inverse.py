@@ -1,7 +1,7 @@
 """Inverse questions: the longest context, the largest batch, the fewest GPUs, each exact for the forward model.
 
-Fitting can only end as a context or a batch grows, so both are found by bisection; GPUs are tried from one upwards,
-because not every number divides a model.
+Fitting can only end as a context or a batch grows, so both are found by bisection; GPUs are tried from one upwards, in
+counts that machines have, because not every number divides a model.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def at(model: str | ModelSpec, gpu: str | Gpu, batch: int, context: int, **optio
     ``max_num_seqs`` follows the batch unless it is given; data-parallel replicas share the batch. llama.cpp gets a slot
     for each request.
     """
-    engine, each = engine_name(options.get("engine", "vllm")), ceil(batch / options.get("dp", 1))
+    engine, each = engine_name(options.get("engine", "vllm")), ceil(batch / whole(options.get("dp", 1), "dp"))
     more: dict[str, Any] = {}
     if engine == "llamacpp":
         more = {"n_parallel": each, "unified": False}
@@ -116,14 +116,15 @@ def largest_context(
     True
     """
     spec, device = load_model(model), load_gpu(gpu)
-    batch, most = whole(batch, "batch"), whole(most or spec.max_context, "most")
+    batch, most = whole(batch, "batch"), whole(most if most is not None else spec.max_context, "most")
     found = _bisect(lambda n: at(spec, device, batch, n, **options)[0], most)
     budget = at(spec, device, batch, found or 1, **options)[1]
     if not found:
         return Solution("context", 0, f"not even {batch:,} requests of 1 token fit: {budget.notice}", budget)
     end = " (the model's longest)" if found == spec.max_context else ""
     requests = "a request" if batch == 1 else f"{batch:,} requests at once"
-    return Solution("context", found, f"{requests} can have {found:,} tokens{end}", budget)
+    limit = _limit(budget, batch, options)
+    return Solution("context", found, f"{requests} can have {found:,} tokens{end}{limit}", budget)
 
 
 def largest_batch(model: str | ModelSpec, gpu: str | Gpu, *, context: int, **options: Any) -> Solution:
@@ -139,17 +140,26 @@ def largest_batch(model: str | ModelSpec, gpu: str | Gpu, *, context: int, **opt
     budget = at(spec, device, max(found, 1), context, **options)[1]
     if not found:
         return Solution("batch", 0, f"not even one request of {context:,} tokens fits: {budget.notice}", budget)
-    return Solution("batch", found, f"{found:,} requests of {context:,} tokens fit at once", budget)
+    words = f"{found:,} requests of {context:,} tokens fit at once{_limit(budget, found, options)}"
+    return Solution("batch", found, words, budget)
+
+
+def _limit(budget: EngineMemory, batch: int, options: dict[str, Any]) -> str:
+    """What was set beside the question: the engine's limit of sequences follows the batch."""
+    engine, each = engine_name(options.get("engine", "vllm")), ceil(batch / options.get("dp", 1))
+    if engine == "llamacpp":
+        return f", with n_parallel set to {each:,}"
+    return "" if options.get("max_num_seqs") is not None else f", with max_num_seqs set to {each:,}"
 
 
 def smallest_gpu_count(
     model: str | ModelSpec, gpu: str | Gpu, *, batch: int = 1, context: int | None = None, node: int = 8,
-    most: int = MOST_GPUS, **options: Any,
+    most: int = MOST_GPUS, any_count: bool = False, **options: Any,
 ) -> Solution:  # fmt: skip
     """The fewest GPUs of one replica that hold ``batch`` requests of ``context`` tokens at once.
 
     Tensor parallelism is used up to a node's GPUs, pipeline parallelism for the rest: of the ways to use ``n`` GPUs
-    the one with the largest tensor parallelism that fits is taken.
+    the one with the largest tensor parallelism that fits is taken, powers of two first.
 
     Parameters
     ----------
@@ -159,35 +169,53 @@ def smallest_gpu_count(
         GPUs that tensor parallelism may span.
     most : int
         Where to stop.
+    any_count : bool
+        Whether any number will do, such as 9; otherwise 1, 2, 4, ... up to a node and whole nodes beyond, with powers
+        of two as tensor parallelism.
     **options
         As ``memory``, ``tp`` and ``pp`` apart.
     """
     spec, device = load_model(model), load_gpu(gpu)
-    context = whole(context or spec.max_context, "context")
+    context = whole(context if context is not None else spec.max_context, "context")
+    batch, node = whole(batch, "batch"), whole(node, "node")
     last: EngineMemory | None = None
-    refused = ""
-    for count in range(1, whole(most, "most") + 1):
-        for tp, pp in _ways(count, node, options):
+    refused: UsageError | None = None
+    for count in _counts(whole(most, "most"), node, any_count):
+        for tp, pp in _ways(count, node, any_count, options):
             try:
                 fits, budget = at(spec, device, batch, context, **{**options, "tp": tp, "pp": pp})
             except UsageError as error:  # this number does not divide the model
-                refused = str(error)
+                refused = refused or error
                 continue
             last = last or budget
             if fits:
                 how = f" (TP {tp}, PP {pp})" if count > 1 else ""
                 requests = f"{batch:,} request{'s' if batch > 1 else ''} of {context:,} tokens"
-                return Solution("gpus", count, f"{count} x {device.name}{how} hold {requests}", budget)
-    if last is None:
-        raise UsageError(f"no number of GPUs up to {most} divides {spec.name}: {refused}")
+                words = f"{count} x {device.name}{how} hold {requests}{_limit(budget, batch, options)}"
+                return Solution("gpus", count, words, budget)
+    if last is None:  # not even one GPU could be asked about: a setting is wrong
+        raise refused or UsageError(f"no number of GPUs up to {most} can be used for {spec.name}")
     return Solution("gpus", 0, f"no number of GPUs up to {most} holds {batch:,} requests of {context:,} tokens", last)
 
 
-def _ways(count: int, node: int, options: dict[str, Any]) -> Iterator[tuple[int, int]]:
-    """Tensor and pipeline parallelism with so many GPUs in all, the largest tensor parallelism first."""
+def _counts(most: int, node: int, any_count: bool) -> list[int]:
+    """Numbers of GPUs to try: any, or powers of two below a node and whole nodes.
+
+    >>> _counts(32, 8, False)
+    [1, 2, 4, 8, 16, 24, 32]
+    """
+    if any_count:
+        return list(range(1, most + 1))
+    powers = [2**n for n in range(node.bit_length()) if 2**n < node]
+    return [count for count in (*powers, *range(node, most + 1, node)) if count <= most]
+
+
+def _ways(count: int, node: int, any_count: bool, options: dict[str, Any]) -> Iterator[tuple[int, int]]:
+    """Tensor and pipeline parallelism with so many GPUs: powers of two first, the largest tensor parallelism first."""
     if engine_name(options.get("engine", "vllm")) == "llamacpp":
         yield 1, count
         return
-    for tp in range(min(count, node), 0, -1):
-        if count % tp == 0:
-            yield tp, count // tp
+    divisors = [tp for tp in range(min(count, node), 0, -1) if count % tp == 0]
+    powers = [tp for tp in divisors if tp & (tp - 1) == 0]
+    for tp in powers + ([tp for tp in divisors if tp not in powers] if any_count else []):
+        yield tp, count // tp

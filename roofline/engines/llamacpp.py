@@ -22,11 +22,6 @@ from perfmodel.roofline.engines.result import EngineMemory, Term
 from perfmodel.roofline.sharding import layer_tensors, outer_tensors, stored_bytes
 from perfmodel.roofline.step import Plan
 
-OPTIONS = (
-    "n_ubatch", "n_parallel", "unified", "type_k", "type_v", "swa_full", "swa_f16", "mla", "ngl", "flash_attn",
-    "weights_bytes", "num_draft_tokens",
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Cache:
@@ -139,7 +134,7 @@ def memory(ask: Ask) -> EngineMemory:
         if here
     ] or [(0.0, 0.0, 0.0)]
     weights, kv, compute = max(devices, key=sum)
-    context = ask.fitted.context.at(1)
+    context = ask.fitted.context.at(1) if ask.gpu.kind == "gpu" else 0.0  # memory shared with a processor has none
     needed = weights + kv + compute + context
     room = ask.usable - needed
     host = sum(sizes) + out + into - sum(device[0] for device in devices)

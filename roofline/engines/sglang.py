@@ -21,11 +21,10 @@ from perfmodel.roofline.engines.rules import Rules
 from perfmodel.roofline.sharding import rank_weight_bytes, stage_weight_bytes
 from perfmodel.roofline.step import Plan
 
-OPTIONS = (
-    "chunked_prefill_size", "cuda_graph_max_bs", "swa_full_tokens_ratio", "page_size", "weights_bytes",
-    "free_before_bytes", "workspace_bytes", "dp_attention", "num_draft_tokens",
-)  # fmt: skip
 MIB, GIB = 2.0**20, 2.0**30
+
+#: Above this nothing is left for activations and graphs.
+HIGHEST_FRACTION = 0.95
 
 
 def prefill_buckets(chunk: int) -> int:
@@ -186,7 +185,8 @@ def memory(ask: Ask) -> EngineMemory:
     return EngineMemory(
         ask.model.title, ask.gpu.name, rules.title, rules.version,
         ask.settings(memory_fraction=chosen.fraction, chunked_prefill_size=chosen.chunk,
-                     cuda_graph_max_bs=chosen.graph_batch, stage=stage),
+                     cuda_graph_max_bs=chosen.graph_batch, stage=stage,
+                     **({"max_running_requests": ask.max_num_seqs} if ask.max_num_seqs else {})),
         _terms(ask, chosen, before, weights, rest, found), found.tokens, concurrency, found.tokens,
         int(ask.option("page_size", ask.block_size or rules["page_size"])), cells(layers)[0],
         length * cells(layers)[0] + state, state, fits, notice or rules.note, kv_tokens_low=found.tokens,
@@ -223,7 +223,7 @@ def least_fraction(free_before: float, weights: float) -> float:
 
 def _short(ask: Ask, chosen: Static, before: float, weights: float) -> str:
     least = least_fraction(before, weights)
-    hint = f"; memory_fraction must be above {least:.4f}" if least < 1 else ""
+    hint = f"; memory_fraction must be above {least:.4f}" if least < HIGHEST_FRACTION else ""
     share = f"{chosen.fraction:g} of {gib(before)}"
     return f"weights {gib(weights)} are more than {share}: nothing is left for the KV cache{hint}"
 

@@ -15,8 +15,6 @@ from perfmodel.roofline.engines.result import EngineMemory, Term
 from perfmodel.roofline.engines.vllm_activation import forward_bytes
 from perfmodel.roofline.sharding import stage_weight_bytes
 
-OPTIONS = ("free_bytes", "weights_bytes", "num_draft_tokens")
-
 
 def pool_tokens(free: float, fraction: float, token_bytes: float) -> int:
     """Tokens of a pool that takes a fraction of the free memory.

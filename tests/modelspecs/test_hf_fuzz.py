@@ -114,6 +114,21 @@ def test_mutated_ten_thousand(name: str, data: st.DataObject) -> None:
     check(name, data)
 
 
+STRICT = ("text_config", "vision_config", "attn_config", "quantization_config", "rope_scaling", "rope_parameters")
+
+
+def strict(config: dict[str, Any]) -> list[dict[str, Any]]:
+    """The sections in which no key may be unknown: those of the text section and of a quantizer's groups too."""
+    found: list[dict[str, Any]] = []
+    for name in STRICT:
+        section = config.get(name)
+        if isinstance(section, dict):
+            found += [section, *(strict(section) if name == "text_config" else ())]
+            found += [inner for inner in sections(section.get("config_groups") or {})[1:] if inner]
+            found += [inner for inner in [section.get("kv_cache_scheme")] if isinstance(inner, dict)]
+    return found
+
+
 @settings(FUZZ, max_examples=200)
 @given(st.sampled_from(sorted(CONFIGS)), st.text("abcdefghijklmnopqrstuvwxyz_", min_size=12, max_size=30), VALUES)
 def test_unknown_keys_are_refused(name: str, key: str, value: Any) -> None:
@@ -123,8 +138,7 @@ def test_unknown_keys_are_refused(name: str, key: str, value: Any) -> None:
         hf.from_config(config, "config.json", "whole")
     except SpecError:
         return
-    inner = [config[part] for part in ("text_config", "vision_config", "attn_config") if part in config]
-    for section in (config, *inner):
+    for section in (config, *strict(config)):
         section[key] = value
         if value is None:
             assert hf.from_config(config, "config.json", "added")

@@ -212,7 +212,7 @@ def test_refused(changes: dict[str, Any], key: str) -> None:
         ("Qwen__Qwen3-8B", {"use_sliding_window": True}, "sliding_window: is missing"),
         ("Qwen__Qwen3-30B-A3B", {"use_sliding_window": True}, "use_sliding_window: True is not understood"),
         ("Qwen__Qwen3-30B-A3B", {"num_local_experts": 64}, "num_experts: contradicts itself: num_experts = 128"),
-        ("Qwen__Qwen3-30B-A3B", {"num_experts": ...}, "num_experts: is missing"),
+        ("Qwen__Qwen3-30B-A3B", {"num_experts": ...}, "num_experts .*: is missing"),
         ("openai__gpt-oss-120b", {"experts_per_token": 8}, "experts_per_token: 8 is not understood"),
         ("deepseek-ai__DeepSeek-V3.2", {"moe_layer_freq": 2}, "moe_layer_freq: 2 is not understood"),
         ("deepseek-ai__DeepSeek-V3.2", {"first_k_dense_replace": 99}, "99 is above num_hidden_layers"),

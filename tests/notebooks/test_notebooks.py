@@ -46,8 +46,8 @@ print(_json.dumps({
 
 #: Other people's models: heads that eight GPUs do not divide, and one that no machine of eight here can hold.
 OTHERS = {
-    "gpt2": {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_ctx": 1024, "n_embd": 768, "n_head": 12,
-             "n_layer": 12, "n_positions": 1024, "vocab_size": 50257},
+    "gpt2": {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_ctx": 32768, "n_embd": 768, "n_head": 12,
+             "n_layer": 12, "n_positions": 32768, "vocab_size": 50257},
     "huge": {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32768, "head_dim": 128,
              "intermediate_size": 131072, "max_position_embeddings": 4096, "num_attention_heads": 256,
              "num_hidden_layers": 160, "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "vocab_size": 128256,

@@ -19,6 +19,7 @@ from perfmodel.modelspecs import listing as models
 from perfmodel.reports import listing
 from perfmodel.reports.tables import Column, render, roofline_columns, roofline_rows, to_json
 from perfmodel.roofline.analysis import Analysis
+from perfmodel.roofline.engines import listing as engines
 
 COLUMNS = (Column("name", "name"), Column("time_s", "time", "s"), Column("n", "runs"))
 ROWS: list[dict[str, Any]] = [
@@ -145,7 +146,7 @@ def test_what_goes_first(monkeypatch: pytest.MonkeyPatch, sharded: Analysis) -> 
     assert gone[50] == gone[80] | {"flops", "intensity", "share"}
 
 
-@pytest.mark.parametrize("what", ["gpus", "systems", "models", "formats"])
+@pytest.mark.parametrize("what", ["gpus", "systems", "models", "formats", "engines"])
 @pytest.mark.parametrize("width", [80, 50])
 def test_listings_fit_the_terminal(what: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Listings keep to the width too, and their names whole: they are typed into other commands."""
@@ -169,6 +170,7 @@ LISTINGS: dict[str, tuple[Callable[[], list[dict[str, Any]]], tuple[Column, ...]
     "systems": (hardware.system_rows, listing._SYSTEMS),
     "models": (models.rows, listing._MODELS),
     "formats": (models.format_rows, listing._FORMATS),
+    "engines": (engines.rows, listing._ENGINES),
 }
 
 

@@ -29,11 +29,14 @@ from perfmodel.commands._options import emit, output_options, target_options
 @click.option("--option", "-O", "extra", multiple=True, metavar="NAME=VALUE", help="An option of the engine's own.")
 @click.option("--ngl", type=int, help="Layers on the GPU (llama.cpp).")
 @click.option("--solve", type=click.Choice(["context", "batch", "gpus"]), help="Ask for the most, or the fewest.")
-@click.option("--batch", type=int, default=1, show_default=True, help="Requests at once, for --solve context or gpus.")
+@click.option("--batch", type=int, help="Requests at once, for --solve context or gpus; 1 by default.")
+@click.option(
+    "--any-count", is_flag=True, help="For --solve gpus: any number, not 1, 2, 4, 8 and multiples of 8 alone."
+)
 @output_options()
 def command(
-    gpu: str, model: str, extra: tuple[str, ...], ngl: int | None, solve: str | None, batch: int, fmt: str,
-    path: str | None, **options: Any,
+    gpu: str, model: str, extra: tuple[str, ...], ngl: int | None, solve: str | None, batch: int | None,
+    any_count: bool, fmt: str, path: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Say what MODEL takes and holds on GPU under an engine, term by term.
 
@@ -42,14 +45,33 @@ def command(
     from perfmodel.base.errors import DoesNotFit
 
     options = {key: value for key, value in options.items() if value is not None}
-    options |= _extra(extra) | ({"ngl": ngl} if ngl is not None else {})
-    found, answer = _solve(model, gpu, solve, batch, options)
+    _check_solve(solve, batch, any_count)
+    options |= _extra(extra, options["engine"], {"ngl": ngl} if ngl is not None else {})
+    found, answer = _solve(model, gpu, solve, batch or 1, options | ({"any_count": True} if any_count else {}))
     emit(_text(found, answer, fmt), path)
     if answer is not None and not answer.value:
         raise DoesNotFit(answer.words, found.request_bytes, max(found.kv_pool, 0.0))
     if not found.fits and answer is None:
         hints = f"; {' or '.join(found.remedies)} would fit" if found.remedies else "; no option tried would fit"
         raise DoesNotFit(f"{found.title}: {found.notice}{hints}", found.request_bytes, max(found.kv_pool, 0.0))
+
+
+def _check_solve(solve: str | None, batch: int | None, any_count: bool) -> None:
+    """Refuse options that belong to another inverse question, rather than leave them aside."""
+    from perfmodel.base.errors import UsageError
+
+    if batch is not None and solve not in ("context", "gpus"):
+        raise UsageError(f"--batch {batch} is for --solve context or gpus; leave it out" + (
+            ": --solve batch finds it" if solve else ", or say --max-num-seqs"
+        ))  # fmt: skip
+    if batch is not None and batch < 1:
+        raise UsageError(f"batch must be 1 or more, not {batch}")
+    if any_count and solve != "gpus":
+        raise UsageError("--any-count is for --solve gpus; leave it out")
+    for name in ("tp", "pp") if solve == "gpus" else ():
+        source = click.get_current_context().get_parameter_source(name)
+        if source is not click.core.ParameterSource.DEFAULT:
+            raise UsageError(f"--solve gpus finds --{name}: leave it out, or leave --solve out")
 
 
 def _solve(model: str, gpu: str, solve: str | None, batch: int, options: dict[str, Any]) -> tuple[Any, Any]:
@@ -67,34 +89,29 @@ def _solve(model: str, gpu: str, solve: str | None, batch: int, options: dict[st
             raise UsageError("--solve batch needs --context: how long each request is")
         answer = inverse.largest_batch(model, gpu, context=length, **options)
     else:
-        for name in ("tp", "pp"):
-            options.pop(name, None)
+        options = {name: value for name, value in options.items() if name not in ("tp", "pp")}
         answer = inverse.smallest_gpu_count(model, gpu, batch=batch, context=length, **options)
     return answer.memory, answer
 
 
-def _extra(pairs: tuple[str, ...]) -> dict[str, Any]:
+def _extra(pairs: tuple[str, ...], engine: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Options of the engine's own, by name, as the text that was given; the engine reads them."""
     from perfmodel.base.errors import UsageError
+    from perfmodel.base.text import printable
+    from perfmodel.roofline.engines.options import check_name
 
-    found: dict[str, Any] = {}
+    for name in found:
+        check_name(engine, name)
     for pair in pairs:
         name, sign, value = pair.partition("=")
+        name = name.strip()
         if not sign or not name.isidentifier():
-            raise UsageError(f"--option takes NAME=VALUE, not {pair[:80]!r}")
-        found[name] = _value(value)
+            raise UsageError(f"--option takes NAME=VALUE, not {printable(pair, 80)!r}")
+        check_name(engine, name)
+        if name in found:
+            raise UsageError(f"{name} is given twice; say it once")
+        found[name] = value
     return found
-
-
-def _value(text: str) -> Any:
-    words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-    if text.casefold() in words:
-        return words[text.casefold()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _text(found: Any, answer: Any, fmt: str) -> str:

@@ -1,11 +1,13 @@
 """Inverse questions: the answer holds, and one more does not."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import UsageError
-from perfmodel.roofline.engines.inverse import _bisect, at, largest_batch, largest_context, smallest_gpu_count
+from perfmodel.roofline.engines.inverse import _bisect, _counts, at, largest_batch, largest_context, smallest_gpu_count
 
 ENGINES = ["vllm", "sglang", "trtllm", "llamacpp"]
 
@@ -60,13 +62,35 @@ def test_nothing_fits_is_an_answer() -> None:
 @pytest.mark.parametrize("engine", ["vllm", "trtllm", "llamacpp"])
 def test_the_fewest_gpus_hold_it_and_no_way_with_fewer_does(engine: str) -> None:
     """Llama-3-70B in 16 bits, 8 requests of 8192 tokens: every way to use one H100 less fails."""
-    found = smallest_gpu_count("llama3-70b", "h100", batch=8, context=8192, engine=engine)
+    found = smallest_gpu_count("llama3-70b", "h100", batch=8, context=8192, engine=engine, any_count=True)
     assert found.value >= 2
     for tp in (1, 2, 4, 8):
         if (found.value - 1) % tp or (engine == "llamacpp" and tp > 1):
             continue
         pp = (found.value - 1) // tp
         assert not at("llama3-70b", "h100", 8, 8192, engine=engine, tp=tp, pp=pp)[0]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "llamacpp"])
+@pytest.mark.parametrize("gpu", ["rtx-4090", "l40s", "h100"])
+def test_counts_are_those_that_machines_have(engine: str, gpu: str) -> None:
+    """1, 2, 4, 8 and whole nodes of 8; the next smaller such count holds it in no way, and no count at all is less."""
+    found = smallest_gpu_count("llama3-70b", gpu, batch=4, context=8192, engine=engine)
+    counts = _counts(64, 8, False)
+    assert found.value in counts
+    smaller = counts[counts.index(found.value) - 1]
+    any_count = smallest_gpu_count("llama3-70b", gpu, batch=4, context=8192, engine=engine, any_count=True)
+    assert smaller < any_count.value <= found.value
+    assert found.memory.settings["tp"] in (1, 2, 4, 8)
+
+
+def test_the_limit_of_sequences_that_was_set_is_said() -> None:
+    """``max_num_seqs`` follows the batch, which makes sampling cheaper than by default: words and settings say it."""
+    found = largest_batch("llama3.1-8b", "h100", context=8192)
+    assert f"with max_num_seqs set to {found.value}" in found.words
+    assert found.memory.settings["max_num_seqs"] == found.value
+    assert "max_num_seqs set" not in largest_batch("llama3.1-8b", "h100", context=8192, max_num_seqs=16).words
+    assert "n_parallel set to" in largest_batch("llama3.1-8b", "h100", context=8192, engine="llamacpp").words
 
 
 def test_replicas_share_a_batch() -> None:
@@ -84,3 +108,13 @@ def test_a_batch_is_a_whole_number() -> None:
     """Nothing else is."""
     with pytest.raises(UsageError, match="batch must be"):
         largest_context("llama3.1-8b", "h100", batch=0)
+
+
+@pytest.mark.parametrize(
+    "solve", [largest_context, smallest_gpu_count, lambda *a, **k: largest_batch(*a, context=512, **k)]
+)
+@pytest.mark.parametrize("wrong", [{"dp": 0}, {"enforce_eager": 3}, {"memory_fraction": 2.0}])
+def test_a_wrong_setting_is_refused_whatever_is_asked(solve: Callable[..., object], wrong: dict[str, float]) -> None:
+    """The setting is named, not an answer of zero given."""
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        solve("llama3.1-8b", "h100", **wrong)

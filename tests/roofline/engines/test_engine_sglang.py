@@ -36,6 +36,34 @@ def test_qwen3_235b_prints_gib_and_calls_them_gb() -> None:
     assert found.full_bytes / 2 / GIB == pytest.approx(8.23, abs=6e-3)
 
 
+def test_from_settings_alone_pools_are_some_percent_off() -> None:
+    """What the page says: Qwen3-235B at 0.93 on H100s 3.7 % above, Qwen3-30B with its workspace 0.3 %, without 34 %."""
+    large = memory(
+        "qwen3-235b-a22b", "h100", engine="sglang", tp=4, memory_fraction=0.93, weights="fp8_block", max_model_len=4096
+    )
+    assert large.kv_tokens / 367404 - 1 == pytest.approx(0.037, abs=1e-3)
+    for workspace, off in ((51.75 * GIB, 0.003), (0.0, 0.341)):
+        found = memory(
+            "qwen3-30b-a3b-2507", "mi355x", engine="sglang", memory_fraction=0.911, max_model_len=8192,
+            workspace_bytes=workspace,
+        )  # fmt: skip
+        assert found.kv_tokens / 1669816 - 1 == pytest.approx(off, abs=1e-3)
+
+
+def test_a_known_miss() -> None:
+    """DeepSeek-V4-Pro at 0.88 on 8 H200 did not start: 125.65 GiB of weights were loaded, its tensors are 101.8.
+
+    With the loaded size the answer is the log's: nothing is left.
+    """
+    question = {"engine": "sglang", "tp": 8, "memory_fraction": 0.88, "max_model_len": 4096}
+    found = memory("deepseek-v4-pro", "h200", **question)
+    assert found.fits
+    assert found.weights / GIB == pytest.approx(101.76, abs=0.05)
+    loaded = memory("deepseek-v4-pro", "h200", weights_bytes="125.65 GiB", free_before_bytes="137.90 GiB", **question)
+    assert not loaded.fits
+    assert "memory_fraction must be above 0.9112" in loaded.notice
+
+
 def test_two_pools_of_mimo_hold_what_the_log_says() -> None:
     """39 layers with a window and 9 without, K of 192 and V of 128, TP 4 (sgl-project/sglang PR 15464).
 
