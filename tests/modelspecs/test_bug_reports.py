@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from perfmodel.base.errors import SpecError
 from perfmodel.modelspecs import counts, hf
 from perfmodel.modelspecs.counts import active_params, kv_bytes, kv_bytes_per_token, total_params
 from perfmodel.modelspecs.load import model
@@ -203,3 +206,11 @@ def test_chapter_scout_and_maverick() -> None:
     """Scout and Maverick use the same parameters a token to 0.1 %, as the chapter says."""
     scout, maverick = active_params(model("llama4-scout")), active_params(model("llama4-maverick"))
     assert scout / maverick == pytest.approx(1, abs=0.001)
+
+
+def test_gguf_parser_2_an_embedding_model_is_given_no_cache(tmp_path: Path) -> None:
+    """gpustack/gguf-parser-go #2: bge-m3 was given a KV pool of gigabytes. An encoder keeps none: refused by name."""
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "xlm-roberta", "hidden_size": 1024, "num_hidden_layers": 24}')
+    with pytest.raises(SpecError, match="'xlm-roberta' is not supported"):
+        model(str(config))
