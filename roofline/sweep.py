@@ -13,6 +13,7 @@ from perfmodel.base.errors import UsageError
 from perfmodel.base.num import Num
 from perfmodel.hwspecs.schema import Gpu
 from perfmodel.modelspecs.schema import ModelSpec
+from perfmodel.roofline.clock import Clock, clock
 from perfmodel.roofline.graph import graph
 from perfmodel.roofline.memory import memory
 from perfmodel.roofline.setup import Setup, setup
@@ -54,9 +55,10 @@ def _list(value: Any) -> list[Any]:
 
 def sweep(
     model: str | ModelSpec, gpu: str | Gpu | Sequence[str | Gpu], *, batch: Any = 1, context: Any = 2048, tp: Any = 1,
-    weights: Any = None, kv: Any = "bf16", phase: str = "decode", **plan: Any,
+    weights: Any = None, kv: Any = "bf16", phase: str = "decode", fidelity: str = "bound", engine: str | None = None,
+    efficiency: Sequence[str] = (), **plan: Any,
 ) -> pd.DataFrame:  # fmt: skip
-    """Bound times of one step over every combination of the lists given.
+    """Times of one step over every combination of the lists given.
 
     Parameters
     ----------
@@ -67,6 +69,8 @@ def sweep(
         One number or a list; ``context`` is the tokens in the cache (decode) or the prompt length (prefill).
     phase : str
         ``decode`` or ``prefill``.
+    fidelity, engine, efficiency
+        As ``analyze``; calibrated frames have ``low_s`` and ``high_s`` too.
     **plan
         ``pp, ep, dp, system``.
 
@@ -112,21 +116,36 @@ def sweep(
         except UsageError as error:
             problems.append(error)
             continue
-        frames.append(pd.DataFrame(_columns(ready, b, c, phase)))
+        timer = (
+            None
+            if fidelity == "bound" and not engine and not efficiency
+            else clock(ready, fidelity, engine, efficiency)
+        )
+        frames.append(pd.DataFrame(_columns(ready, b, c, phase, timer)))
     if not frames:
         raise problems[0]
     return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
 
 
-def _columns(ready: Setup, b: NDArray[np.float64], c: NDArray[np.float64], phase: str) -> dict[str, Any]:
-    grid = (b[:, None], c[None, :])
-    seconds = decode_times(ready, *grid) if phase == "decode" else step_time(ready, prefill(*grid))
-    times = np.broadcast_to(np.asarray(seconds), (b.size, c.size)).ravel()
+def _columns(
+    ready: Setup, b: NDArray[np.float64], c: NDArray[np.float64], phase: str, timer: Clock | None
+) -> dict[str, Any]:
+    step = (decode if phase == "decode" else prefill)(b[:, None], c[None, :])
+
+    def flat(values: Num) -> NDArray[np.float64]:
+        return np.broadcast_to(np.asarray(values), (b.size, c.size)).ravel()
+
+    ends: dict[str, Any] = {}
+    if timer is None:
+        times = flat(step_time(ready, step))
+    else:
+        total = timer.total([timer.time(op) for op in graph(ready.model, step, ready.plan, ready.topology)])
+        times, ends = flat(total.predicted), {"low_s": flat(total.low), "high_s": flat(total.high)}
     batches, contexts = np.repeat(b, c.size), np.tile(c, b.size)
     tokens = batches * (contexts if phase == "prefill" else 1.0)
     need = memory(ready.model, ready.gpu, ready.plan, batches, contexts, tokens)
     return {
         "gpu": ready.gpu.name, "tp": ready.plan.tp, "weights": ready.plan.weights.name, "kv": ready.plan.kv.name,
         "batch": batches, "context": contexts, "fits": need.needed <= need.usable, "time_s": times,
-        "tokens_per_s": tokens / times,
+        "tokens_per_s": tokens / times, **ends,
     }  # fmt: skip

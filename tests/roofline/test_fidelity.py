@@ -57,3 +57,18 @@ def test_an_engine_without_calibration_is_refused():
         pm.estimate("llama3-8b", "h100", engine="vllm")
     with pytest.raises(UsageError, match="bound or calibrated"):
         pm.estimate("llama3-8b", "h100", fidelity="exact")
+
+
+def test_a_calibrated_sweep_is_the_analysis_over_a_grid():
+    """Each row of a sweep is the time of that step alone, with its interval; a prefill row too."""
+    options = {"tp": 4, "fidelity": "calibrated", "engine": "vllm"}
+    frame = pm.sweep("llama3-70b", "h100", batch=[1, 64], context=[512, 2048], phase="prefill", **options)
+    assert (frame.low_s <= frame.time_s).all()
+    assert (frame.time_s <= frame.high_s).all()
+    for row in frame.itertuples():
+        a = pm.analyze("llama3-70b", "h100", batch=int(row.batch), input=int(row.context), **options)
+        assert row.time_s == pytest.approx(a.prefill.time.predicted, rel=1e-12)
+        assert row.high_s == pytest.approx(a.prefill.time.high, rel=1e-12)
+    decode = pm.sweep("llama3-70b", "h100", batch=[8], context=[2049], **options)
+    one = pm.analyze("llama3-70b", "h100", batch=8, input=2048, output=2, **options)
+    assert decode.time_s[0] == pytest.approx(one.tpot_s, rel=1e-12)
