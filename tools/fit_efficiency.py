@@ -18,10 +18,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from perfmodel.hwspecs.load import gpu as load_gpu
 from perfmodel.roofline.calibrated.simple import SIMPLE
 from perfmodel.roofline.efficiency import FOLDER
+from perfmodel.validate.calibrate import fit_cell
 from perfmodel.validate.fit_data import Cell, cells
-from perfmodel.validate.fit_kernel import check, scores
 from perfmodel.validate.fit_moved import summaries
-from perfmodel.validate.fit_store import record, write
+from perfmodel.validate.fit_store import write
 from perfmodel.validate.fit_transfer import joint_fit, pooled
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,14 +31,13 @@ SOURCE = "PyPI package aiconfigurator-core 0.12.0 (NVIDIA), systems/data"
 
 def fit(cell: Cell, simple: dict[str, float]) -> tuple[str, str, dict[str, object], str]:
     """Fit one cell: its GPU, engine, record, and a line for the screen. ``simple``: the simple form's parameters."""
-    checked = check(cell)
-    found = scores(checked)
+    entry, found = fit_cell(cell, simple)
     line = (
         f"{cell.name:42s} {100 * found['mape_10us']:5.1f} % over 10 us"
         f" (physics {100 * found['physics_mape_10us']:.1f}),"
         f" {100 * found['mape']:.1f} all, bias {100 * found['bias']:+.1f}, coverage {100 * found['coverage80']:.0f}"
     )
-    return cell.gpu, cell.engine, record(checked, found, simple), line
+    return cell.gpu, cell.engine, entry, line
 
 
 def main() -> None:

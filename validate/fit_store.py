@@ -93,7 +93,12 @@ def _list(dumper: yaml.SafeDumper, data: list[Any]) -> yaml.Node:
 _Dumper.add_representer(list, _list)
 
 
+def text(data: Mapping[str, Any], tool: str = "tools/fit_efficiency.py") -> str:
+    """A file of efficiencies as it is written."""
+    body: str = yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, width=118, allow_unicode=True)
+    return HEADER.format(tool=tool) + body
+
+
 def write(path: Path, data: Mapping[str, Any], tool: str = "tools/fit_efficiency.py") -> None:
     """Write a file of efficiencies."""
-    text = yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, width=118, allow_unicode=True)
-    path.write_text(HEADER.format(tool=tool) + text, encoding="utf-8")
+    path.write_text(text(data, tool), encoding="utf-8")

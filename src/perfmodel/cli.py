@@ -17,6 +17,7 @@ COMMANDS = {
     "estimate": "TTFT, TPOT and throughput, with the operators behind them.",
     "explain": "The formula of an operator with its numbers filled in.",
     "memory": "What a model takes and holds on a GPU under an engine: terms, KV tokens, concurrency.",
+    "calibrate": "Fit operator times to your own measurements.",
     "report": "One self-contained HTML page.",
     "validate": "Compare a table of measurements with what is predicted for its rows.",
     "claims": "What the source document says, what we compute, and the verdict.",

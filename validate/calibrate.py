@@ -1,0 +1,114 @@
+"""Fit the efficiencies of one GPU under one engine to recorded operator tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from perfmodel.base.errors import SpecError, UsageError
+from perfmodel.hwspecs.load import gpu as load_gpu
+from perfmodel.roofline.calibrated.simple import SIMPLE
+from perfmodel.validate.fit_data import Cell, table_cells
+from perfmodel.validate.fit_kernel import check, scores
+from perfmodel.validate.fit_predict import table_kind, unknown
+from perfmodel.validate.fit_store import record
+from perfmodel.validate.fit_transfer import joint_fit, pooled
+
+#: Fewer rows of a kind and format than this do not fix its parameters and their interval.
+LEAST_ROWS = 60
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Fits of one GPU under one engine.
+
+    Attributes
+    ----------
+    gpu, engine : str
+    kernels : list
+        A record a kind and format, as the file holds them.
+    lines : list[dict]
+        What each fit reached on rows that it did not see: ``kind, format, rows, mape_10us, mape, bias, coverage80``.
+    skipped : list[str]
+        What could not be fitted, with the reason.
+    """
+
+    gpu: str
+    engine: str
+    kernels: list[dict[str, Any]]
+    lines: list[dict[str, Any]]
+    skipped: list[str]
+
+    def content(self, source: str) -> dict[str, Any]:
+        """The file that ``--efficiency`` takes."""
+        title = f"{load_gpu(self.gpu).title} under {self.engine}: operator times fitted to measurements"
+        head = {"title": title, "gpu": self.gpu, "engine": self.engine, "date": date.today().isoformat()}
+        return {**head, "source": source, "licence": "the user's own", "kernels": self.kernels}
+
+
+def fit_cell(cell: Cell, simple: dict[str, float]) -> tuple[dict[str, Any], dict[str, float]]:
+    """Record and cross-validated scores of one cell; ``simple`` are the simple form's parameters."""
+    checked = check(cell)
+    found = scores(checked)
+    return record(checked, found, simple), found
+
+
+def calibrate(tables: Sequence[str | Path], gpu: str | None = None, engine: str | None = None) -> Calibration:
+    """Fit recorded tables; each fit is judged by five folds of whole shape groups.
+
+    Parameters
+    ----------
+    tables : sequence of paths
+        CSV files with the headers of the operator tables (gemm, context_attention, generation_attention, mla_kernel,
+        moe, nccl).
+    gpu, engine : str, optional
+        Which to fit, when the tables hold several.
+
+    Raises
+    ------
+    SpecError
+        For a file that is no such table.
+    UsageError
+        When the tables hold several GPUs or engines and none is named, or too few rows.
+    """
+    skipped: list[str] = []
+    listed = [cell for path in tables for cell in _cells(Path(path), skipped)]
+    name = load_gpu(gpu).name if gpu else None
+    chosen = [c for c in listed if name in (None, c.gpu) and (engine or c.engine).lower() == c.engine]
+    pairs = sorted({(c.gpu, c.engine) for c in chosen})
+    if len(pairs) != 1:
+        held = ", ".join(f"{g} under {e}" for g, e in sorted({(c.gpu, c.engine) for c in listed})) or "nothing usable"
+        raise UsageError(
+            f"one GPU and engine are fitted at a time; the tables hold {held}: choose by --gpu and --engine"
+        )
+    kernels, lines = [], []
+    for cell in chosen:
+        if len(cell.measured) < LEAST_ROWS:
+            skipped.append(f"{cell.kind} {cell.fmt}: {len(cell.measured)} rows; at least {LEAST_ROWS} are needed")
+            continue
+        kept, found = fit_cell(cell, joint_fit(pooled([cell], cell.kind, [cell.gpu]), SIMPLE).params)
+        kernels.append(kept)
+        lines.append({"kind": cell.kind, "format": cell.fmt, "rows": len(cell.measured), **found})
+    if not kernels:
+        raise UsageError(f"nothing could be fitted: {'; '.join(skipped)}")
+    return Calibration(pairs[0][0], pairs[0][1], kernels, lines, skipped)
+
+
+def _cells(path: Path, skipped: list[str]) -> Iterator[Cell]:
+    import pandas as pd
+
+    try:
+        frame = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise SpecError(path, "", f"cannot be read as a table: {str(error)[:200]}") from error
+    kind = table_kind(frame.columns)
+    if kind is None:
+        raise SpecError(path, "", "has the columns of no table of operator times; docs/validate.md lists them")
+    frame = frame.assign(**{name: "" for name in ("version", "kernel_source") if name not in frame.columns})
+    problems = pd.Series(unknown(frame, kind), index=frame.index)
+    for reason, count in problems[problems != ""].value_counts().items():
+        skipped.append(f"{path.name}: {count} rows: {reason}")
+    yield from table_cells(frame[problems == ""], kind)
