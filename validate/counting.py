@@ -186,10 +186,10 @@ def active(parts: Parts) -> Iterator[Way]:
         yield parts.way("parameters (dense)")
 
 
-def choose(ways: Iterator[Way], count: Printed) -> Way:
-    """The first way that gives the printed number, else the first of all."""
+def choose(ways: Iterator[Way], count: Printed) -> tuple[Way, Way]:
+    """The first way that gives the printed number, else the first of all; and the first of all."""
     try:
         listed = list(ways)
     except SpecError as error:  # an inventory that a hostile configuration makes impossible
         raise Skip(f"configuration refused: {error.problem}") from error
-    return next((way for way in listed if way.agrees(count)), listed[0])
+    return next((way for way in listed if way.agrees(count)), listed[0]), listed[0]

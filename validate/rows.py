@@ -39,6 +39,8 @@ class Comparison:
         Half of the last digit of the measured number as printed; within it the two are equal.
     group : Mapping[str, str]
         What to group by beside the kind's columns.
+    plain : float, optional
+        What would have been predicted without a look at the measurement, where ``predicted`` was chosen with one.
     """
 
     metric: str
@@ -51,6 +53,7 @@ class Comparison:
     physics: float | None = None
     half_unit: float = 0.0
     group: Mapping[str, str] = field(default_factory=dict)
+    plain: float | None = None
 
     @property
     def ratio(self) -> float:
