@@ -61,7 +61,7 @@ def from_file(path: Path) -> ModelSpec:
     if path.suffix in (".yaml", ".yml"):
         return build(ModelSpec, {"name": path.stem, **load_yaml(path)}, path)
     if path.suffix == ".gguf":
-        from perfmodel.modelspecs.headers import describe
+        from perfmodel.modelspecs.stored.headers import describe
 
         return describe(path).require_model()
     raise SpecError(path, "", "is not a kind of model file that is read; give a .yaml spec, a config.json or a .gguf")

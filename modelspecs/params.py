@@ -78,7 +78,7 @@ def params(model: str | ModelSpec) -> Params:
     8030261248
     """
     if isinstance(model, str) and _is_stored(model):
-        from perfmodel.modelspecs.headers import summary
+        from perfmodel.modelspecs.stored.headers import summary
 
         return Params(summary(model))
     return Params(counts.summary(load_model(model)))

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from perfmodel.base.errors import SpecError
-from perfmodel.modelspecs import headers
 from perfmodel.modelspecs.counts import held_tokens, kv_bytes, total_params
 from perfmodel.modelspecs.load import model
+from perfmodel.modelspecs.stored import headers
 
 gguf = pytest.importorskip("gguf", reason="the gguf package is not installed")
 

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfmodel.modelspecs import headers, hf
+from perfmodel.modelspecs import hf
 from perfmodel.modelspecs.counts import total_params
 from perfmodel.modelspecs.load import model
 from perfmodel.modelspecs.schema import ModelSpec
+from perfmodel.modelspecs.stored import headers
 
 gguf = pytest.importorskip("gguf", reason="the gguf package is not installed")
 torch = pytest.importorskip("torch")

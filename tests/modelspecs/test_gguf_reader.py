@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from perfmodel.base.errors import SpecError
-from perfmodel.modelspecs import gguf as reader
-from perfmodel.modelspecs.gguf import Skipped
+from perfmodel.modelspecs.stored import gguf as reader
+from perfmodel.modelspecs.stored.gguf import Skipped
 
 gguf = pytest.importorskip("gguf", reason="the gguf package is not installed")
 

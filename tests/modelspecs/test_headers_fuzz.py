@@ -19,9 +19,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import SpecError
-from perfmodel.modelspecs import gguf as gguf_reader
-from perfmodel.modelspecs import headers
 from perfmodel.modelspecs.counts import unscaled_params
+from perfmodel.modelspecs.stored import gguf as gguf_reader
+from perfmodel.modelspecs.stored import headers
 
 gguf = pytest.importorskip("gguf", reason="the gguf package is not installed")
 safetensors = pytest.importorskip("safetensors", reason="the reference implementation of safetensors is not installed")

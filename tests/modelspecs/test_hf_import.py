@@ -10,7 +10,7 @@ import pytest
 
 from perfmodel.base.errors import SpecError
 from perfmodel.modelspecs import counts, hf
-from perfmodel.modelspecs.hf_families import FAMILIES
+from perfmodel.modelspecs.hf.families import FAMILIES
 from perfmodel.modelspecs.load import from_file, model
 from perfmodel.modelspecs.schema import Gqa
 from perfmodel.modelspecs.sizes import weight_bytes

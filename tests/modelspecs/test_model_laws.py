@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from perfmodel.base.errors import SpecError
 from perfmodel.modelspecs import counts, hf
 from perfmodel.modelspecs.formats import FORMATS, KV_FORMATS
-from perfmodel.modelspecs.hf_common import schedule
+from perfmodel.modelspecs.hf.common import schedule
 from perfmodel.modelspecs.schema import Gqa, ModelSpec
 from perfmodel.modelspecs.sizes import tensor_bytes, weight_bytes
 from perfmodel.modelspecs.tensors import tensors

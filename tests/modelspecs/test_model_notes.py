@@ -14,7 +14,7 @@ import perfmodel as pm
 from perfmodel.base.errors import SpecError
 from perfmodel.cli import main
 from perfmodel.modelspecs import counts, hf
-from perfmodel.modelspecs.hf_keys import Keys
+from perfmodel.modelspecs.hf.keys import Keys
 from perfmodel.modelspecs.load import MODELS, model
 
 CONFIGS = Path(__file__).parent / "data" / "configs"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from perfmodel.modelspecs import headers
 from perfmodel.modelspecs.counts import total_params
+from perfmodel.modelspecs.stored import headers
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

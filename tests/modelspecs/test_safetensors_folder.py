@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from perfmodel.base.errors import SpecError
-from perfmodel.modelspecs import headers, safetensors_file
 from perfmodel.modelspecs.counts import checkpoint_params, total_params
 from perfmodel.modelspecs.load import model
+from perfmodel.modelspecs.stored import headers, safetensors_file
 
 Tensors = dict[str, tuple[str, tuple[int, ...]]]
 INDEX = "model.safetensors.index.json"

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.base.errors import SpecError
-from perfmodel.modelspecs import json_scan, safetensors_file
-from perfmodel.modelspecs.stored import Sum, by_dtype
+from perfmodel.modelspecs.stored import json_scan, safetensors_file
+from perfmodel.modelspecs.stored.tensor import Sum, by_dtype
 
 safetensors = pytest.importorskip("safetensors", reason="the reference implementation of safetensors is not installed")
 torch = pytest.importorskip("torch")

@@ -1,0 +1,1 @@
+"""Prefill, paged decode, latent and tree attention."""

@@ -1,0 +1,1 @@
+"""Matrix products: dense, FP8, INT8 and 4-bit weights."""

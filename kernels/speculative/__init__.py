@@ -1,0 +1,1 @@
+"""Verification of drafted tokens and what follows it."""

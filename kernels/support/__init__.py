@@ -1,0 +1,1 @@
+"""Norms, rotary embedding, activations, quantization and ceilings."""

@@ -1,0 +1,1 @@
+"""Weight files (safetensors, GGUF): their headers, read with care, and the models they hold."""
