@@ -94,7 +94,7 @@ class Rates:
     def time(self, cost: Cost) -> OpTime:
         """The bound as an ``OpTime``."""
         bound = self.bound(cost)
-        return OpTime(bound, bound, bound, bound * np.inf, self.limiter(cost))
+        return OpTime(bound, bound, bound, bound * 0.0 + np.inf, self.limiter(cost))
 
 
 def _vector_peak(gpu: Gpu) -> float | None:
