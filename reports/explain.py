@@ -13,8 +13,7 @@ from perfmodel.base.trace import Traced, show
 from perfmodel.base.units import engineering
 from perfmodel.hwspecs.schema import Gpu
 from perfmodel.modelspecs.schema import ModelSpec
-from perfmodel.roofline.clock import Clock, clock
-from perfmodel.roofline.graph import graph
+from perfmodel.roofline.clock import Clock, clock, operators
 from perfmodel.roofline.op import Op
 from perfmodel.roofline.setup import Setup, setup
 from perfmodel.roofline.step import Step, check_number, decode, prefill
@@ -50,7 +49,7 @@ def explain(
     steps = {"prefill": prefill(float(batch), float(input)), "decode": decode(float(batch), input + -(-output // 2))}
     found, names = [], set()
     for phase in phases:
-        for candidate in graph(ready.model, steps[phase], ready.plan, ready.topology):
+        for candidate in operators(ready, steps[phase], timer):
             names.add(candidate.name)
             if candidate.name == op:
                 found.append({**_explain_op(candidate, phase, steps[phase], ready), **_calibrated(candidate, timer)})
@@ -68,14 +67,14 @@ def _explain_op(op: Op, phase: str, step: Step, ready: Setup) -> dict[str, Any]:
         *(_quantity(f"{stream} bytes", value, "B") for stream, value in traced.hbm.items()),
         *(_quantity(f"bytes sent over {link}", value, "B") for link, value in traced.comm.items()),
     ]
-    terms = [_term(resource, work, rates) for resource, work in _works(op)]
+    terms = [_term(resource, work, rates) for resource, work in _works(op)] if op.kind != "host" else []
     bound = float(rates.bound(cost))
     return {
         "phase": phase, "op": op.name, "kind": op.kind, "layer": op.layer, "count": op.count,
         "tokens": float(step.batch * step.q), "context": float(step.kv),
         "inputs": {k: v for k, v in op.inputs.items() if v is not None}, "formula": _doc(op),
         "quantities": quantities, "terms": [t for t in terms if t is not None],
-        "limiter": rates.limiter(cost), "intensity": _intensity(cost.flops, cost.bytes),
+        "limiter": rates.limiter(cost) if terms else "host", "intensity": _intensity(cost.flops, cost.bytes),
         "ridge": _own_ridge(op, ready), "time_us": bound * 1e6, "total_us": bound * op.count * 1e6,
         "fidelity": "bound",
     }  # fmt: skip
@@ -151,7 +150,7 @@ def _paragraph(e: dict[str, Any]) -> str:
     lines = [f"{e['op']} in {e['phase']} ({where}): {e['formula']}"]
     inputs = (f"{k} = {v if isinstance(v, str) else show(float(v))}" for k, v in e["inputs"].items())
     lines.append(f"  inputs: {', '.join(inputs)}")
-    width = max(len(q["name"]) for q in e["quantities"])
+    width = max((len(q["name"]) for q in e["quantities"]), default=0)
     for q in e["quantities"]:
         total = engineering(q["value"], q["unit"]).strip() if q["value"] else "0"
         lines.append(f"  {q['name']:{width}}  = {q['symbols']}")
@@ -164,10 +163,11 @@ def _paragraph(e: dict[str, Any]) -> str:
         lines.append(f"  time on {t['resource']}: {engineering(t['work'], unit, 4)} / {rate} = {t['time_us']:.4g} us")
     times = "" if e["count"] == 1 else f"; {e['count']:g} times = {e['total_us']:.5g} us"
     ridge = f", ridge {e['ridge']:.3g}" if e["ridge"] is not None else ""
-    lines.append(
-        f"  bound = the longest = {e['time_us']:.4g} us, set by {e['limiter']} "
-        f"(intensity {e['intensity']:.3g} FLOP/byte{ridge}){times}"
-    )
+    if e["terms"]:
+        lines.append(
+            f"  bound = the longest = {e['time_us']:.4g} us, set by {e['limiter']} "
+            f"(intensity {e['intensity']:.3g} FLOP/byte{ridge}){times}"
+        )
     if "parts_us" in e:
         parts = " + ".join(f"{name} {value:.3g}" for name, value in e["parts_us"].items() if value)
         lines.append(

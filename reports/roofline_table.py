@@ -85,11 +85,23 @@ _MEANING = {
 }
 
 
+_STEPS = (
+    "calibrated: physics with few parameters, fitted to measured kernels, and steps fitted to an engine's log: its host "
+    "time is in them; low and high: 80 % interval of whole steps"
+)
+
+
+def _meaning(a: Analysis) -> tuple[str, ...]:
+    """What the times are; those of whole steps where an engine's host is among the operators."""
+    hosted = any(r.op.kind == "host" for r in a.decode.ops)
+    return (_STEPS,) if hosted else _MEANING[a.fidelity]
+
+
 def _estimate_notes(a: Analysis) -> list[str]:
     m = a.memory
     return [
         *a.warnings,
-        *_MEANING[a.fidelity],
+        *_meaning(a),
         *(f"{percent(share)} of the time: parameters {origin}" for origin, share in a.origins.items()),
         f"memory a GPU: weights {gib(m.weights)} + KV cache {gib(m.kv)} + activations {gib(m.activations)} of "
         f"{gib(m.usable)} usable (GiB = 2^30 bytes)",

@@ -9,8 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from perfmodel.base.errors import UsageError
+from perfmodel.roofline.graph import graph
 from perfmodel.roofline.op import Op
 from perfmodel.roofline.setup import Setup
+from perfmodel.roofline.step import Plan, Step
 from perfmodel.roofline.times import OpTime, Rates
 
 FIDELITIES = ("bound", "calibrated")
@@ -24,6 +26,9 @@ class Clock(Protocol):
 
     def total(self, times: Sequence[Any]) -> OpTime:
         """Sum of the operators of a step, one after another, with its interval."""
+
+    def beside(self, step: Step, plan: Plan) -> list[Op]:
+        """What an engine does in a step beside the model's operators, where its time is known."""
 
 
 class BoundClock:
@@ -44,6 +49,15 @@ class BoundClock:
             bound = bound + t.bound
             share[t.limiter] = share.get(t.limiter, 0.0) + float(np.mean(t.bound))
         return OpTime(bound, bound, bound, bound * np.inf, max(share, key=lambda name: share[name]))
+
+    def beside(self, step: Step, plan: Plan) -> list[Op]:
+        """Nothing: a host can always be faster."""
+        return []
+
+
+def operators(ready: Setup, step: Step, timer: Clock) -> list[Op]:
+    """All that a clock times in a step: the graph of the model, and what the engine does beside it."""
+    return [*graph(ready.model, step, ready.plan, ready.topology), *timer.beside(step, ready.plan)]
 
 
 def clock(
@@ -74,4 +88,5 @@ def clock(
     from perfmodel.roofline import efficiency as efficiencies
     from perfmodel.roofline.calibrated.model import Calibrated
 
-    return Calibrated(ready.gpu, efficiencies.load(ready.gpu, engine, tuple(efficiency)), ready.topology)
+    found = efficiencies.load(ready.gpu, engine, tuple(efficiency))
+    return Calibrated(ready.gpu, found, ready.topology, found.step(ready))

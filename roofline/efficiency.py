@@ -19,6 +19,8 @@ from perfmodel.hwspecs.schema import Gpu
 from perfmodel.roofline.calibrated.forms import FORMS
 from perfmodel.roofline.calibrated.kernel import Kernel, Regime
 from perfmodel.roofline.efficiency_file import Fit, Transferred, read_fit, read_transfer
+from perfmodel.roofline.efficiency_step import StepFit, nearest
+from perfmodel.roofline.setup import Setup
 
 FOLDER = Path(__file__).parent / "data" / "efficiency"
 ENGINES = ("vllm", "trtllm", "sglang")
@@ -112,6 +114,10 @@ class Efficiency:
         launch = kernel.params.get("launch", gap)
         return min(launch, max(launch - REPLAY, kernels * gap)) if kernel.kind != "gemm" else launch
 
+    def step(self, ready: Setup) -> StepFit | None:
+        """Fitted times of whole steps for a setup; ``None`` when no fit has any of its GPU and engine."""
+        return nearest((fit.step for fit in self.fits if fit.step), ready, self.engine)
+
     def describe(self) -> list[dict[str, str]]:
         """Each fitted kind and format with where its parameters come from."""
         kinds = sorted({key for fit in self.fits for key in fit.kernels})
@@ -130,7 +136,7 @@ def _shipped() -> tuple[tuple[Fit, ...], dict[tuple[str, str], Transferred]]:
     return fits, read_transfer(FOLDER / "transfer.yaml")
 
 
-def load(gpu: str | Gpu, engine: str | None = None, files: Iterable[str | Path] = ()) -> Efficiency:
+def load(gpu: str | Gpu, engine: str | None = None, files: Iterable[str | Path | Fit] = ()) -> Efficiency:
     """The efficiencies of a GPU under an engine.
 
     Parameters
@@ -139,7 +145,7 @@ def load(gpu: str | Gpu, engine: str | None = None, files: Iterable[str | Path] 
     engine : str, optional
         ``vllm``, ``trtllm`` or ``sglang``.
     files : iterable of paths
-        Fits of the user's own, which go before the shipped ones.
+        Fits of the user's own, or what was read from them, which go before the shipped ones.
 
     Raises
     ------
@@ -155,7 +161,7 @@ def load(gpu: str | Gpu, engine: str | None = None, files: Iterable[str | Path] 
     """
     device = load_gpu(gpu)
     fits, transfer = _shipped()
-    own = tuple(read_fit(Path(file)) for file in files)
+    own = tuple(file if isinstance(file, Fit) else read_fit(Path(file)) for file in files)
     engine = (engine or "").lower()
     known = sorted({*ENGINES, *(fit.engine for fit in own)})
     if engine and engine not in known:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from perfmodel.base.errors import SpecError
 from perfmodel.base.units import parse
@@ -16,6 +16,7 @@ from perfmodel.base.yamlio import load_yaml
 from perfmodel.roofline.calibrated.forms import FORMS
 from perfmodel.roofline.calibrated.kernel import Kernel, Regime
 from perfmodel.roofline.calibrated.residual import Residual
+from perfmodel.roofline.efficiency_step import StepFit, StepSpec, step_fit
 
 
 class _Strict(BaseModel):
@@ -101,7 +102,14 @@ class FitSpec(_Strict):
     date: str
     source: str
     licence: str = ""
-    kernels: list[KernelSpec]
+    kernels: list[KernelSpec] = []
+    step: StepSpec | None = Field(None, description="times of whole steps, fitted to an engine's log")
+
+    @model_validator(mode="after")
+    def _something(self) -> FitSpec:
+        if not self.kernels and self.step is None:
+            raise ValueError("it holds neither kernels nor a step: nothing is fitted in it")
+        return self
 
 
 class TransferSpec(_Strict):
@@ -139,6 +147,8 @@ class Fit:
         (kind, format) -> version of the engine.
     gap : float
         Launch of its fastest GEMM kernel; 0 without any. [s]
+    step : StepFit, optional
+        Times of whole steps.
     """
 
     gpu: str
@@ -147,6 +157,7 @@ class Fit:
     simple: dict[tuple[str, str], dict[str, float]]
     versions: dict[tuple[str, str], str]
     gap: float
+    step: StepFit | None = None
 
     def version(self, kernel: Kernel) -> str:
         """Of the engine that a kernel was measured with."""
@@ -171,12 +182,23 @@ def read_fit(path: Path) -> Fit:
     SpecError
         When it is not one, or lacks a parameter.
     """
-    spec = build(FitSpec, load_yaml(path), path)
+    return as_fit(load_yaml(path), path)
+
+
+def as_fit(data: dict[str, Any], path: Path) -> Fit:
+    """The content of a file as a fit; ``path`` is for messages.
+
+    Raises
+    ------
+    SpecError
+    """
+    spec = build(FitSpec, data, path)
     kernels = {(k.kind, k.format): _kernel(k, path) for k in spec.kernels}
     simple = {(k.kind, k.format): _values(k.simple, "simple", path) for k in spec.kernels if k.simple}
     versions = {(k.kind, k.format): k.version for k in spec.kernels}
     gap = min((k.params["launch"] for k in kernels.values() if k.kind == "gemm"), default=0.0)
-    return Fit(spec.gpu, spec.engine, kernels, simple, versions, gap)
+    step = step_fit(spec.step, spec.gpu, spec.engine, path) if spec.step else None
+    return Fit(spec.gpu, spec.engine, kernels, simple, versions, gap, step)
 
 
 def read_transfer(path: Path) -> dict[tuple[str, str], Transferred]:

@@ -8,9 +8,8 @@ from math import ceil
 import numpy as np
 
 from perfmodel.base.num import Num
-from perfmodel.roofline.clock import BoundClock, Clock
+from perfmodel.roofline.clock import BoundClock, Clock, operators
 from perfmodel.roofline.cost import Cost
-from perfmodel.roofline.graph import graph
 from perfmodel.roofline.op import Op
 from perfmodel.roofline.setup import Setup
 from perfmodel.roofline.step import Step, decode, prefill
@@ -82,7 +81,7 @@ def run_phase(ready: Setup, step: Step, clock: Clock | None = None) -> Phase:
     """
     rates = Rates(ready.gpu, ready.topology)
     timer = clock or BoundClock(rates)
-    parts = [(op, op.cost()) for op in graph(ready.model, step, ready.plan, ready.topology)]
+    parts = [(op, op.cost()) for op in operators(ready, step, timer)]
     times = [timer.time(op) for op, _ in parts]
     total, means = _mean_time(timer.total(times)), [_mean_time(t) for t in times]
     ops = tuple(

@@ -13,7 +13,7 @@ from perfmodel.base.errors import UsageError
 from perfmodel.base.num import Num
 from perfmodel.hwspecs.schema import Gpu
 from perfmodel.modelspecs.schema import ModelSpec
-from perfmodel.roofline.clock import Clock, clock
+from perfmodel.roofline.clock import Clock, clock, operators
 from perfmodel.roofline.graph import graph
 from perfmodel.roofline.memory import memory
 from perfmodel.roofline.setup import Setup, setup
@@ -139,7 +139,7 @@ def _columns(
     if timer is None:
         times = flat(step_time(ready, step))
     else:
-        total = timer.total([timer.time(op) for op in graph(ready.model, step, ready.plan, ready.topology)])
+        total = timer.total([timer.time(op) for op in operators(ready, step, timer)])
         times, ends = flat(total.predicted), {"low_s": flat(total.low), "high_s": flat(total.high)}
     batches, contexts = np.repeat(b, c.size), np.tile(c, b.size)
     tokens = batches * (contexts if phase == "prefill" else 1.0)

@@ -1,7 +1,8 @@
-"""What all tests share: GPU tests run where a CUDA device is, and no skip goes unmentioned."""
+"""What all tests share: GPU tests run where a CUDA device is, kernels are interpreted, no skip goes unmentioned."""
 
 import functools
 import os
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -27,6 +28,18 @@ def has_cuda() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have Triton interpret kernels on the CPU, unless `-m gpu` asks for the GPU and there is one.
+
+    Triton reads the variable when it is imported, so no conftest imports it at its top level.
+    """
+    asked = re.search(r"(?<!not )\bgpu\b", config.option.markexpr or "")
+    if asked and has_cuda():
+        os.environ.pop("TRITON_INTERPRET", None)
+    else:
+        os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,14 @@ from perfmodel.hwspecs.schema import Gpu
 from perfmodel.roofline.calibrated.chip import Chip, chip
 from perfmodel.roofline.calibrated.experts import one_gemm, routing
 from perfmodel.roofline.calibrated.form import Parts
-from perfmodel.roofline.calibrated.kernel import Kernel
+from perfmodel.roofline.calibrated.kernel import Kernel, Regime
 from perfmodel.roofline.calibrated.shapes import Ask, ask
 from perfmodel.roofline.calibrated.simple import SIMPLE
 from perfmodel.roofline.cost import Cost
 from perfmodel.roofline.efficiency import Efficiency
+from perfmodel.roofline.efficiency_step import StepFit, host_op
 from perfmodel.roofline.op import Op
+from perfmodel.roofline.step import Plan, Step
 from perfmodel.roofline.times import OpTime, Rates
 from perfmodel.roofline.topology import Topology
 
@@ -56,6 +58,19 @@ class CalibratedTime(OpTime):
     origin: str = ""
 
 
+@dataclass(frozen=True)
+class HostTime(CalibratedTime):
+    """Time of the host's work in a step.
+
+    Attributes
+    ----------
+    whole : Regime, optional
+        80 % interval of the whole step that it belongs to.
+    """
+
+    whole: Regime | None = None
+
+
 class Calibrated:
     """Times of operators on one GPU under one engine.
 
@@ -66,10 +81,14 @@ class Calibrated:
         From ``efficiency.load``.
     topology : Topology, optional
         The links, for collectives.
+    step : StepFit, optional
+        Times of whole steps: then the host's work is an operator of each, and the others are scaled.
     """
 
-    def __init__(self, gpu: Gpu, efficiency: Efficiency, topology: Topology | None = None) -> None:
-        self.efficiency, self.rates = efficiency, Rates(gpu, topology)
+    def __init__(
+        self, gpu: Gpu, efficiency: Efficiency, topology: Topology | None = None, step: StepFit | None = None
+    ) -> None:
+        self.efficiency, self.rates, self.step = efficiency, Rates(gpu, topology), step
         links = (topology.bandwidth or {}) if topology else {}
         self._known: dict[Any, CalibratedTime] = {}
         self._pattern: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
@@ -80,6 +99,8 @@ class Calibrated:
 
         A shape that was asked before is not computed again, nor is one that repeats in an array.
         """
+        if op.kind == "host" and self.step is not None:
+            return host_time(self.step, cast(Num, op.inputs["sequences"]), str(op.inputs["phase"]))
         arrays = {name: v for name, v in op.inputs.items() if isinstance(v, np.ndarray) and v.ndim}
         if not arrays:
             found = self._remembered(op)
@@ -90,7 +111,13 @@ class Calibrated:
             )
         else:
             found = self._one(op)
+        if self.step is not None and self.step.factor != 1:
+            found = stretched(found, self.step.factor)
         return found if op.count == 1 else scaled(found, op.count)
+
+    def beside(self, step: Step, plan: Plan) -> list[Op]:
+        """The host's work, where its time is known."""
+        return [host_op(step, plan)] if self.step is not None else []
 
     def total(self, times: Sequence[CalibratedTime]) -> CalibratedTime:
         """Sum of the operators of a step: ``total`` of this module."""
@@ -234,8 +261,32 @@ def scaled(t: CalibratedTime, n: float) -> CalibratedTime:
     )  # fmt: skip
 
 
+def stretched(t: CalibratedTime, factor: float) -> CalibratedTime:
+    """A time by the factor that measured steps are off, as a part of its own; never below the bound."""
+    predicted = np.maximum(t.predicted * factor, t.bound)
+    parts = {**t.parts, "step factor": predicted - t.predicted} if t.parts else {}
+    return replace(
+        t, predicted=predicted, low=np.maximum(t.low * factor, t.bound), high=np.maximum(t.high * factor, predicted),
+        shared=t.shared * factor, own=t.own * factor, parts=parts,
+    )  # fmt: skip
+
+
+def host_time(fit: StepFit, sequences: Num, phase: str) -> HostTime:
+    """Time of the host's work in a step of so many sequences: once a step, and for each of them. [s]"""
+    parts: Parts = {"step": fit.host, "sequences": fit.sequence * sequences}
+    predicted = fit.host + fit.sequence * sequences
+    low, high = predicted * fit.hosts.low, predicted * fit.hosts.high
+    bound = predicted * 0.0
+    return HostTime(
+        bound, predicted, low, high, "host", "calibrated", parts, high - predicted, bound, "host", fit.origin,
+        fit.intervals.get(phase),
+    )  # fmt: skip
+
+
 def total(times: Iterable[CalibratedTime]) -> CalibratedTime:
     """Sum of the operators of a step, one after another, and its interval.
+
+    That of whole steps where they were measured; else from the operators':
 
     What operators of a kind share is added linearly within the kind, all the rest in quadrature: a half-width ``w`` is
     split by the variances into ``w shared/s`` and ``w own/s`` with ``s^2 = shared^2 + own^2``.
@@ -258,6 +309,9 @@ def total(times: Iterable[CalibratedTime]) -> CalibratedTime:
     down = np.sqrt(down + sum(v**2 for v in lower.values()))
     up = np.sqrt(up + sum(v**2 for v in upper.values()))
     heaviest = max(listed, key=lambda t: float(np.mean(t.predicted)))
+    whole = next((t.whole for t in listed if isinstance(t, HostTime)), None)
+    if whole is not None:
+        down, up = predicted * max(1 - whole.low, 0.0), predicted * max(whole.high - 1, 0.0)
     return CalibratedTime(
         bound, predicted, np.maximum(predicted - down, bound), predicted + up, heaviest.limiter, "calibrated"
     )

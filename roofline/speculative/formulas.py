@@ -141,7 +141,9 @@ def best_gamma(alpha: Num, draft_cost: Num, verify_cost: Num = 1.0, limit: int =
         z = np.maximum(z - (e - z - b) / np.maximum(e - 1.0, 1e-12), 1e-9)
     middle = np.clip(np.where(np.isfinite(z), z / rate - 1.0, limit), 0, limit)
     low = np.maximum(np.floor(middle), 1)
-    options = np.stack([np.zeros_like(low), low, np.minimum(low + 1, limit), np.full_like(low, limit)])
+    options = np.stack(
+        [np.zeros_like(low), np.ones_like(low), low, np.minimum(low + 1, limit), np.full_like(low, limit)]
+    )
     gains = np.asarray(speedup(a, options, c, v))
     # without a chain there is no verification: a plain step is the standard
     gains[0] = 1.0
