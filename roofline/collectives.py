@@ -91,4 +91,4 @@ def expert_exchange(tokens: Num, chosen: Num, ranks: Num, row_bytes: Num, link: 
 
 def _others(places: Num, chosen: Num) -> Num:
     """Expected number of other places, out of ``places``, where one of ``chosen`` experts sits."""
-    return (places - 1) * (1 - (1 - 1 / places) ** chosen)
+    return (places - 1) * (1 - np.power(1 - 1 / places, chosen))

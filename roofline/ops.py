@@ -50,7 +50,7 @@ def distinct_experts(experts: Num, chosen: Num, tokens: Num, local: Num) -> Num:
     >>> float(distinct_experts(8.0, 2.0, 1.0, 8.0))
     2.0
     """
-    return local * (1 - (1 - chosen / experts) ** tokens)
+    return local * (1 - np.power(1 - chosen / experts, tokens))
 
 
 def grouped_gemm(

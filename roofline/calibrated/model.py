@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -14,15 +14,17 @@ from perfmodel.hwspecs.schema import Gpu
 from perfmodel.roofline.calibrated.chip import Chip, chip
 from perfmodel.roofline.calibrated.experts import one_gemm, routing
 from perfmodel.roofline.calibrated.form import Parts
-from perfmodel.roofline.calibrated.kernel import Kernel, Regime
+from perfmodel.roofline.calibrated.kernel import Kernel
+from perfmodel.roofline.calibrated.mixed import by_parts, few_tokens
 from perfmodel.roofline.calibrated.shapes import Ask, ask
 from perfmodel.roofline.calibrated.simple import SIMPLE
+from perfmodel.roofline.calibrated.times import CalibratedTime, host_time, scaled, spread_out, stretched, total
 from perfmodel.roofline.cost import Cost
 from perfmodel.roofline.efficiency import Efficiency
 from perfmodel.roofline.efficiency_step import StepFit, host_op
 from perfmodel.roofline.op import Op
 from perfmodel.roofline.step import Plan, Step
-from perfmodel.roofline.times import OpTime, Rates
+from perfmodel.roofline.times import Rates
 from perfmodel.roofline.topology import Topology
 
 Array = NDArray[np.float64]
@@ -33,42 +35,6 @@ CHUNK = 1 << 16
 REMEMBERED = 1 << 16
 #: Arrays up to this length are evaluated as they are.
 FOLD = 1 << 12
-
-
-@dataclass(frozen=True)
-class CalibratedTime(OpTime):
-    """A calibrated time, with what it is made of.
-
-    Attributes
-    ----------
-    parts : dict[str, Num]
-        Seconds by named part; they add up to ``predicted`` but for the correction and the bound, which are parts too.
-    shared, own : Num
-        Standard deviations of ``predicted``: what the operators of one kind share, and the rest. [s]
-    kind : str
-        Whose errors are shared.
-    origin : str
-        Where the parameters come from.
-    """
-
-    parts: Parts = field(default_factory=dict)
-    shared: Num = 0.0
-    own: Num = 0.0
-    kind: str = ""
-    origin: str = ""
-
-
-@dataclass(frozen=True)
-class HostTime(CalibratedTime):
-    """Time of the host's work in a step.
-
-    Attributes
-    ----------
-    whole : Regime, optional
-        80 % interval of the whole step that it belongs to.
-    """
-
-    whole: Regime | None = None
 
 
 class Calibrated:
@@ -152,6 +118,8 @@ class Calibrated:
 
     def _one(self, op: Op) -> CalibratedTime:
         """Time of one run."""
+        if (few := few_tokens(op)) is not None:
+            return by_parts(op, few, self._one)
         unit = op.unit_cost
         bound = self.rates.bound(unit)
         asked = ask(op)
@@ -238,80 +206,3 @@ def _lifted(parts: Parts, bound: Num) -> Parts:
     for seconds in parts.values():
         total = total + seconds
     return {**parts, "up to the bound": np.maximum(bound - total, 0.0)}
-
-
-def spread_out(t: CalibratedTime, distinct: Array, back: NDArray[np.int64], like: Array) -> CalibratedTime:
-    """A time of distinct values, at all the places where they belong. Its parts are left out."""
-
-    def out(values: Num) -> Num:
-        return np.broadcast_to(values, distinct.shape)[back].reshape(like.shape)
-
-    return replace(
-        t, bound=out(t.bound), predicted=out(t.predicted), low=out(t.low), high=out(t.high), shared=out(t.shared),
-        own=out(t.own), parts={},
-    )  # fmt: skip
-
-
-def scaled(t: CalibratedTime, n: float) -> CalibratedTime:
-    """A time of ``n`` runs of the same shape, whose errors are the same."""
-    return replace(
-        t, bound=t.bound * n, predicted=t.predicted * n, low=t.low * n, high=t.high * n, shared=t.shared * n,
-        own=t.own * n,
-        parts={k: v * n for k, v in t.parts.items()},
-    )  # fmt: skip
-
-
-def stretched(t: CalibratedTime, factor: float) -> CalibratedTime:
-    """A time by the factor that measured steps are off, as a part of its own; never below the bound."""
-    predicted = np.maximum(t.predicted * factor, t.bound)
-    parts = {**t.parts, "step factor": predicted - t.predicted} if t.parts else {}
-    return replace(
-        t, predicted=predicted, low=np.maximum(t.low * factor, t.bound), high=np.maximum(t.high * factor, predicted),
-        shared=t.shared * factor, own=t.own * factor, parts=parts,
-    )  # fmt: skip
-
-
-def host_time(fit: StepFit, sequences: Num, phase: str) -> HostTime:
-    """Time of the host's work in a step of so many sequences: once a step, and for each of them. [s]"""
-    parts: Parts = {"step": fit.host, "sequences": fit.sequence * sequences}
-    predicted = fit.host + fit.sequence * sequences
-    low, high = predicted * fit.hosts.low, predicted * fit.hosts.high
-    bound = predicted * 0.0
-    return HostTime(
-        bound, predicted, low, high, "host", "calibrated", parts, high - predicted, bound, "host", fit.origin,
-        fit.intervals.get(phase),
-    )  # fmt: skip
-
-
-def total(times: Iterable[CalibratedTime]) -> CalibratedTime:
-    """Sum of the operators of a step, one after another, and its interval.
-
-    That of whole steps where they were measured; else from the operators':
-
-    What operators of a kind share is added linearly within the kind, all the rest in quadrature: a half-width ``w`` is
-    split by the variances into ``w shared/s`` and ``w own/s`` with ``s^2 = shared^2 + own^2``.
-    """
-    listed = list(times)
-    bound: Any = 0.0
-    predicted: Any = 0.0
-    lower: dict[str, Any] = {}
-    upper: dict[str, Any] = {}
-    down: Any = 0.0
-    up: Any = 0.0
-    for t in listed:
-        bound, predicted = bound + t.bound, predicted + t.predicted
-        s = np.sqrt(t.shared**2 + t.own**2)
-        part = np.where(s > 0, t.shared / np.where(s > 0, s, 1.0), 1.0)
-        rest = np.sqrt(1 - part**2)
-        lower[t.kind] = lower.get(t.kind, 0.0) + (t.predicted - t.low) * part
-        upper[t.kind] = upper.get(t.kind, 0.0) + (t.high - t.predicted) * part
-        down, up = down + ((t.predicted - t.low) * rest) ** 2, up + ((t.high - t.predicted) * rest) ** 2
-    down = np.sqrt(down + sum(v**2 for v in lower.values()))
-    up = np.sqrt(up + sum(v**2 for v in upper.values()))
-    heaviest = max(listed, key=lambda t: float(np.mean(t.predicted)))
-    whole = next((t.whole for t in listed if isinstance(t, HostTime)), None)
-    if whole is not None:
-        down, up = predicted * max(1 - whole.low, 0.0), predicted * max(whole.high - 1, 0.0)
-    return CalibratedTime(
-        bound, predicted, np.maximum(predicted - down, bound), predicted + up, heaviest.limiter, "calibrated"
-    )

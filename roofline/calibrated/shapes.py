@@ -12,8 +12,9 @@ from perfmodel.roofline import attention, collectives
 from perfmodel.roofline.op import Op
 from perfmodel.roofline.ops import distinct_experts
 
-#: More new tokens a sequence than this are prefill to the kernels.
-DECODE_TOKENS = 16.0
+#: More new tokens a sequence than this are prefill to the kernels; up to it (a verified tree) they split the keys over
+#: the SMs as a decode step does. Whole arrays are of one sort: ``mixed`` cuts those that are not.
+DECODE_TOKENS = 64.0
 #: Number format of the arithmetic -> formats of fitted kernels, the likeliest first.
 FORMATS = {
     "bf16": ("bf16",), "fp16": ("bf16",), "fp8": ("fp8_block", "fp8", "bf16"), "int8": ("fp8_block", "fp8", "bf16"),

@@ -135,10 +135,11 @@ def best_gamma(alpha: Num, draft_cost: Num, verify_cost: Num = 1.0, limit: int =
     inside = np.clip(a, 1e-12, 1 - 1e-12)
     rate = -np.log(inside)
     b = 1.0 + rate * (v - c) / np.maximum(c, 1e-12)
-    z = np.log(np.maximum(b, 1.0) + 1.0) + 1.0
-    for _ in range(8):  # exp(z) - z - B is convex: Newton from the right converges without overshooting
-        e = np.exp(z)
-        z = np.maximum(z - (e - z - b) / np.maximum(e - 1.0, 1e-12), 1e-9)
+    over = np.maximum(b - 1.0, 0.0)
+    z = np.minimum(np.sqrt(2.0 * over), np.log(over + 2.0) + 1.0)  # both are right of the root
+    for _ in range(5):  # exp(z) - z - B is convex: Newton from the right converges without overshooting
+        slope = np.expm1(z)
+        z = z - (slope - z - over) / np.maximum(slope, 1e-300)
     middle = np.clip(np.where(np.isfinite(z), z / rate - 1.0, limit), 0, limit)
     low = np.maximum(np.floor(middle), 1)
     options = np.stack(

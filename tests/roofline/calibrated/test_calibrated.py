@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.roofline.calibrated.kernel import Kernel, Regime
-from perfmodel.roofline.calibrated.model import Calibrated, CalibratedTime, total
+from perfmodel.roofline.calibrated.model import Calibrated
 from perfmodel.roofline.calibrated.residual import Residual
 from perfmodel.roofline.calibrated.simple import SIMPLE
+from perfmodel.roofline.calibrated.times import CalibratedTime, total
 from perfmodel.roofline.efficiency import load
 from perfmodel.roofline.graph import graph
 from perfmodel.roofline.setup import setup
