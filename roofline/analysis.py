@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -16,9 +16,12 @@ from perfmodel.roofline.memory import Memory, memory, remedies
 from perfmodel.roofline.phases import OpResult, Phase, decode_phase, pipeline_factor, prefill_phase
 from perfmodel.roofline.setup import Setup, setup
 from perfmodel.roofline.step import check_whole
+from perfmodel.roofline.times import OpTime
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from perfmodel.roofline.measured.record import Recorded
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,7 +109,7 @@ class Analysis:
 
     @property
     def fidelity(self) -> str:
-        """``bound`` or ``calibrated``."""
+        """``bound``, ``calibrated`` or ``measured``."""
         return self.prefill.time.source
 
     @property
@@ -125,13 +128,13 @@ class Analysis:
 
     @property
     def origins(self) -> dict[str, float]:
-        """Where the parameters of calibrated times come from, and of what share of a request's time; largest first."""
+        """Where times other than bounds come from, each with its share of a request's time; largest first."""
         seconds: dict[str, float] = {}
         weights = ((self.prefill, self.ttft_s), (self.decode, (self.output_tokens - 1) * self.tpot_s))
         for phase, whole in weights:
             for result in phase.ops:
-                if origin := getattr(result.time, "origin", ""):
-                    seconds[origin] = seconds.get(origin, 0.0) + result.share * whole
+                for origin, part in origins(result.time).items():
+                    seconds[origin] = seconds.get(origin, 0.0) + result.share * whole * part
         total = sum(seconds.values())
         return {name: value / total for name, value in sorted(seconds.items(), key=lambda item: -item[1])}
 
@@ -177,6 +180,12 @@ class Analysis:
         return f"<p>{_escape(self.title)}</p>" + str(self.frame.to_html(index=False))
 
 
+def origins(t: OpTime) -> Mapping[str, float]:
+    """Where an operator's time comes from, with the shares of it; empty for a bound."""
+    single = getattr(t, "origin", "")
+    return getattr(t, "origins", None) or ({single: 1.0} if single else {})
+
+
 def _escape(text: str) -> str:
     import html
 
@@ -209,7 +218,8 @@ def _row(phase: str, r: OpResult) -> dict[str, Any]:
 
 def analyze(
     model: str | ModelSpec, gpu: str | Gpu, *, batch: int = 1, input: int = 2048, output: int = 256,
-    fidelity: str = "bound", engine: str | None = None, efficiency: Sequence[str] = (), **plan: Any,
+    fidelity: str = "bound", engine: str | None = None, efficiency: Sequence[str] = (),
+    measured: Sequence[Recorded] = (), **plan: Any,
 ) -> Analysis:  # fmt: skip
     """Put every operator of a request on the roofline of a GPU.
 
@@ -222,9 +232,12 @@ def analyze(
     input, output : int
         Prompt tokens and generated tokens of each, 1 to 10^8.
     fidelity : str
-        ``bound`` (the roofline) or ``calibrated`` (fitted to measurements, with intervals).
+        ``bound`` (the roofline), ``calibrated`` (fitted to measurements, with intervals) or ``measured`` (recorded
+        tables, interpolated, and calibrated beyond them).
     engine, efficiency
         Of calibrated times: whose kernels, and files of the user's own fits.
+    measured
+        Tables of this GPU's operator times, as ``perfmodel.measured`` reads them.
     **plan
         ``tp, pp, ep, dp, weights, kv, system``, as ``setup`` takes them.
 
@@ -246,7 +259,7 @@ def analyze(
     hints: tuple[str, ...] = ()
     if not need.fits:
         hints = tuple(remedies(ready, batch, input + output, batch * input))
-    timer = clock(ready, fidelity, engine, efficiency)
+    timer = clock(ready, fidelity, engine, efficiency, measured)
     return Analysis(
         ready, int(batch), int(input), int(output), prefill_phase(ready, batch, input, timer),
         decode_phase(ready, batch, input, output, timer), need, hints,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -15,7 +15,12 @@ from perfmodel.roofline.setup import Setup
 from perfmodel.roofline.step import Plan, Step
 from perfmodel.roofline.times import OpTime, Rates
 
-FIDELITIES = ("bound", "calibrated")
+if TYPE_CHECKING:
+    from perfmodel.roofline.calibrated.model import Calibrated
+    from perfmodel.roofline.measured.model import Measured
+    from perfmodel.roofline.measured.record import Recorded
+
+FIDELITIES = ("bound", "calibrated", "measured")
 
 
 class Clock(Protocol):
@@ -61,32 +66,70 @@ def operators(ready: Setup, step: Step, timer: Clock) -> list[Op]:
 
 
 def clock(
-    ready: Setup, fidelity: str = "bound", engine: str | None = None, efficiency: Iterable[str | Path] = ()
-) -> Clock:
+    ready: Setup, fidelity: str = "bound", engine: str | None = None, efficiency: Iterable[str | Path] = (),
+    measured: Iterable[Recorded] = (),
+) -> Clock:  # fmt: skip
     """The clock of a fidelity.
 
     Parameters
     ----------
     fidelity : str
-        ``bound``, or ``calibrated``: physics with few parameters fitted to measurements, each time with its interval.
+        ``bound``; ``calibrated``: physics with few parameters fitted to measurements, each time with its interval; or
+        ``measured``: recorded tables of this GPU, interpolated, and calibrated beyond them.
     engine : str, optional
-        Whose kernels: ``vllm``, ``trtllm`` or ``sglang``; the one with most data when left out.
+        Whose kernels: ``vllm``, ``trtllm`` or ``sglang``; when left out the one with most data, or the tables' own.
     efficiency : iterable of paths
         Fits of the user's own, which go before the shipped ones.
+    measured : iterable of Recorded
+        Tables, as ``perfmodel.measured`` reads them.
 
     Raises
     ------
     UsageError
-        For another fidelity, or an engine or fits without ``calibrated``.
+        For another fidelity; an engine or fits at the bound; tables without ``measured`` or the other way round; tables
+        of another GPU or engine.
     """
-    if fidelity == "bound":
-        if engine or tuple(efficiency):
-            raise UsageError("an engine or an efficiency file changes calibrated times only: add --fidelity calibrated")
-        return BoundClock(Rates(ready.gpu, ready.topology))
-    if fidelity != "calibrated":
+    tables = tuple(measured)
+    if fidelity not in FIDELITIES:
         raise UsageError(f"fidelity is {' or '.join(FIDELITIES)}, not {fidelity!r}")
+    if fidelity == "bound" and (engine or tuple(efficiency)):
+        raise UsageError("an engine or an efficiency file changes calibrated times only: add --fidelity calibrated")
+    if fidelity != "measured" and tables:
+        raise UsageError("a measured table is read at one fidelity only: add --fidelity measured")
+    if fidelity == "bound":
+        return BoundClock(Rates(ready.gpu, ready.topology))
+    if fidelity == "measured":
+        return _measured(ready, engine, efficiency, tables)
+    return _calibrated(ready, engine, efficiency)
+
+
+def _calibrated(ready: Setup, engine: str | None, efficiency: Iterable[str | Path]) -> Calibrated:
     from perfmodel.roofline import efficiency as efficiencies
     from perfmodel.roofline.calibrated.model import Calibrated
 
     found = efficiencies.load(ready.gpu, engine, tuple(efficiency))
     return Calibrated(ready.gpu, found, ready.topology, found.step(ready))
+
+
+def _measured(
+    ready: Setup, engine: str | None, efficiency: Iterable[str | Path], tables: Sequence[Recorded]
+) -> Measured:
+    from perfmodel.roofline.measured.model import Measured
+    from perfmodel.roofline.measured.record import Recorded
+
+    if not tables:
+        raise UsageError("measured times need a table of them: add --measured TABLE.csv")
+    if strange := next((t for t in tables if not isinstance(t, Recorded)), None):
+        raise UsageError(f"measured takes tables that perfmodel.measured has read, not {str(strange)[:80]!r}")
+    rows = [r for table in tables for r in table.of(ready.gpu.name, (engine or "").lower())]
+    engines = sorted({r.engine for r in rows})
+    if len(engines) > 1:
+        raise UsageError(f"the tables are of {', '.join(engines)}: choose one by --engine")
+    return Measured(_calibrated(ready, engine or _known(engines[0]), efficiency), rows)
+
+
+def _known(engine: str) -> str | None:
+    """An engine as calibrated times know it; ``None`` for another one, which the nearest fit answers for."""
+    from perfmodel.roofline.efficiency import ENGINES
+
+    return engine if engine in ENGINES else None

@@ -12,6 +12,7 @@ import numpy as np
 
 from perfmodel.base.num import Num
 from perfmodel.roofline.cost import Cost
+from perfmodel.roofline.ops import any_of
 
 #: Name of the network between domains, as ``Topology`` has it.
 OUT = "scale_out"
@@ -91,4 +92,4 @@ def expert_exchange(tokens: Num, chosen: Num, ranks: Num, row_bytes: Num, link: 
 
 def _others(places: Num, chosen: Num) -> Num:
     """Expected number of other places, out of ``places``, where one of ``chosen`` experts sits."""
-    return (places - 1) * (1 - np.power(1 - 1 / places, chosen))
+    return (places - 1) * any_of(1 / places, chosen)

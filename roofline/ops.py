@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfmodel.base.num import Num
+from perfmodel.base.trace import Traced
 from perfmodel.roofline.cost import EXP, VECTOR, Cost, matrix
 
 #: Tile of a library GEMM for the L2 estimate (CUTLASS and Triton default for large shapes on sm_80 and later).
@@ -41,6 +42,19 @@ def gemm(m: Num, n: Num, k: Num, weight_bytes: Num, act_bytes: float, out_bytes:
     )
 
 
+def any_of(chance: Num, times: Num) -> Num:
+    """Chance of at least one success: ``1 - (1 - chance)^times``, without losing digits where it is small.
+
+    >>> float(any_of(0.5, 2.0)), float(any_of(1.0, 1.0)), float(any_of(1.0, 0.0))
+    (0.75, 1.0, 0.0)
+    """
+    if isinstance(chance, Traced) or isinstance(times, Traced):  # to be read: as it is written above
+        shown = 1 - (1 - chance) ** times
+        return Traced(shown.op, shown.args, float(any_of(float(chance), float(times))))
+    small = -np.expm1(times * np.log1p(-np.minimum(chance, 0.1)))
+    return np.where(chance > 0.1, 1 - np.power(1 - chance, times), small)
+
+
 def distinct_experts(experts: Num, chosen: Num, tokens: Num, local: Num) -> Num:
     """Expected number of distinct experts, of the ``local`` ones, that ``tokens`` tokens choose.
 
@@ -50,7 +64,7 @@ def distinct_experts(experts: Num, chosen: Num, tokens: Num, local: Num) -> Num:
     >>> float(distinct_experts(8.0, 2.0, 1.0, 8.0))
     2.0
     """
-    return local * (1 - np.power(1 - chosen / experts, tokens))
+    return local * any_of(chosen / experts, tokens)
 
 
 def grouped_gemm(

@@ -23,6 +23,8 @@ from perfmodel.roofline.times import Rates
 if TYPE_CHECKING:
     import pandas as pd
 
+    from perfmodel.roofline.measured.record import Recorded
+
 #: Elements evaluated at a time: a handful of such arrays stays in a core's cache.
 CHUNK = 1 << 15
 
@@ -56,7 +58,7 @@ def _list(value: Any) -> list[Any]:
 def sweep(
     model: str | ModelSpec, gpu: str | Gpu | Sequence[str | Gpu], *, batch: Any = 1, context: Any = 2048, tp: Any = 1,
     weights: Any = None, kv: Any = "bf16", phase: str = "decode", fidelity: str = "bound", engine: str | None = None,
-    efficiency: Sequence[str] = (), **plan: Any,
+    efficiency: Sequence[str] = (), measured: Sequence[Recorded] = (), **plan: Any,
 ) -> pd.DataFrame:  # fmt: skip
     """Times of one step over every combination of the lists given.
 
@@ -69,8 +71,8 @@ def sweep(
         One number or a list; ``context`` is the tokens in the cache (decode) or the prompt length (prefill).
     phase : str
         ``decode`` or ``prefill``.
-    fidelity, engine, efficiency
-        As ``analyze``; calibrated frames have ``low_s`` and ``high_s`` too.
+    fidelity, engine, efficiency, measured
+        As ``analyze``; other frames than bounds have ``low_s`` and ``high_s`` too.
     **plan
         ``pp, ep, dp, system``.
 
@@ -118,8 +120,8 @@ def sweep(
             continue
         timer = (
             None
-            if fidelity == "bound" and not engine and not efficiency
-            else clock(ready, fidelity, engine, efficiency)
+            if fidelity == "bound" and not engine and not efficiency and not measured
+            else clock(ready, fidelity, engine, efficiency, measured)
         )
         frames.append(pd.DataFrame(_columns(ready, b, c, phase, timer)))
     if not frames:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -114,18 +115,27 @@ def total(times: Iterable[CalibratedTime]) -> CalibratedTime:
     up: Any = 0.0
     for t in listed:
         bound, predicted = bound + t.bound, predicted + t.predicted
-        s = np.sqrt(t.shared**2 + t.own**2)
-        part = np.where(s > 0, t.shared / np.where(s > 0, s, 1.0), 1.0)
-        rest = np.sqrt(1 - part**2)
+        part, rest = _split(t.shared, t.own)
         lower[t.kind] = lower.get(t.kind, 0.0) + (t.predicted - t.low) * part
         upper[t.kind] = upper.get(t.kind, 0.0) + (t.high - t.predicted) * part
         down, up = down + ((t.predicted - t.low) * rest) ** 2, up + ((t.high - t.predicted) * rest) ** 2
     down = np.sqrt(down + sum(v**2 for v in lower.values()))
     up = np.sqrt(up + sum(v**2 for v in upper.values()))
-    heaviest = max(listed, key=lambda t: float(np.mean(t.predicted)))
+    heaviest = max(listed, key=lambda t: t.predicted if isinstance(t.predicted, float) else float(np.mean(t.predicted)))
     whole = next((t.whole for t in listed if isinstance(t, HostTime)), None)
     if whole is not None:
         down, up = predicted * max(1 - whole.low, 0.0), predicted * max(whole.high - 1, 0.0)
     return CalibratedTime(
         bound, predicted, np.maximum(predicted - down, bound), predicted + up, heaviest.limiter, "calibrated"
     )
+
+
+def _split(shared: Num, own: Num) -> tuple[Num, Num]:
+    """Parts of a half-width that are shared and a time's own: their squares add up to 1."""
+    if isinstance(shared, float) and isinstance(own, float):  # one of many calls for one step
+        s = math.hypot(shared, own)
+        part = shared / s if s > 0 else 1.0
+        return part, math.sqrt(max(1 - part * part, 0.0))
+    s = np.sqrt(shared**2 + own**2)
+    many = np.where(s > 0, shared / np.where(s > 0, s, 1.0), 1.0)
+    return many, np.sqrt(1 - many**2)
