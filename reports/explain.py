@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfmodel.base.errors import UsageError
 from perfmodel.base.num import Num
@@ -19,11 +19,14 @@ from perfmodel.roofline.setup import Setup, setup
 from perfmodel.roofline.step import Step, check_number, decode, prefill
 from perfmodel.roofline.times import HBM, Rates
 
+if TYPE_CHECKING:
+    from perfmodel.roofline.measured.record import Recorded
+
 
 def explain(
     model: str | ModelSpec, gpu: str | Gpu, op: str, phases: tuple[str, ...] = ("prefill", "decode"), *,
     batch: int = 1, input: int = 2048, output: int = 256, fidelity: str = "bound", engine: str | None = None,
-    efficiency: Sequence[str] = (), **plan: Any,
+    efficiency: Sequence[str] = (), measured: Sequence[Recorded] = (), **plan: Any,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Explain an operator: every quantity of its cost and every term of its time as a formula with numbers.
 
@@ -34,8 +37,8 @@ def explain(
     op : str
         Name as the operator table shows it; it is explained once for each layer class and phase that has it.
     phases : tuple[str, ...]
-    batch, input, output, fidelity, engine, efficiency, **plan
-        As ``analyze``; at calibrated fidelity the parts of each predicted time are added, in microseconds.
+    batch, input, output, fidelity, engine, efficiency, measured, **plan
+        As ``analyze``; at another fidelity than the bound the parts of each predicted time are added, in microseconds.
 
     Raises
     ------
@@ -45,7 +48,7 @@ def explain(
     for name, value in (("batch", batch), ("input", input), ("output", output)):
         check_number(name, value)
     ready = setup(model, gpu, **plan)
-    timer = clock(ready, fidelity, engine, efficiency)
+    timer = clock(ready, fidelity, engine, efficiency, measured)
     steps = {"prefill": prefill(float(batch), float(input)), "decode": decode(float(batch), input + -(-output // 2))}
     found, names = [], set()
     for phase in phases:
@@ -82,7 +85,7 @@ def _explain_op(op: Op, phase: str, step: Step, ready: Setup) -> dict[str, Any]:
 
 def _calibrated(op: Op, timer: Clock) -> dict[str, Any]:
     t = timer.time(op)
-    if t.source != "calibrated":
+    if t.source == "bound":
         return {}
     parts = {name: float(value) * 1e6 / op.count for name, value in getattr(t, "parts", {}).items()}
     times = {f"{name}_us": float(getattr(t, name)) * 1e6 / op.count for name in ("predicted", "low", "high")}
@@ -170,8 +173,7 @@ def _paragraph(e: dict[str, Any]) -> str:
         )
     if "parts_us" in e:
         parts = " + ".join(f"{name} {value:.3g}" for name, value in e["parts_us"].items() if value)
-        lines.append(
-            f"  calibrated = {e['predicted_us']:.4g} us, 80 % from {e['low_us']:.4g} to {e['high_us']:.4g} = {parts}"
-        )
-        lines.append(f"  parameters {e['origin']}")
+        interval = f"80 % from {e['low_us']:.4g} to {e['high_us']:.4g}"
+        lines.append(f"  {e['fidelity']} = {e['predicted_us']:.4g} us, {interval}" + f" = {parts}" * bool(parts))
+        lines.append(f"  {'parameters ' if e['fidelity'] == 'calibrated' else ''}{e['origin']}")
     return "\n".join(lines)

@@ -21,7 +21,7 @@ from perfmodel.reports.roofline_data import (
     undrawn,
     unlabelled,
 )
-from perfmodel.reports.words import clip, common_settings, keys, one_line, share_list, title
+from perfmodel.reports.words import bounds_only, clip, common_settings, fidelity, keys, one_line, share_list, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,6 +36,11 @@ LEFT, EDGE, GAP = 74, 18, 8
 
 #: Height of the row of ridge labels above the axes, and of the gap where the legend has them.
 ROW, NO_ROW = 46, 10
+
+
+#: Where a point is.
+BOUND_WORDS = "Each is where its bound puts it: no kernel that reads its inputs from device memory is higher."
+DROP_WORDS = "Each is where its predicted time puts it; the line above it ends at its bound."
 
 
 def labelled_share(analyses: int) -> float:
@@ -105,7 +110,7 @@ class Frame:
 
     def _subtitle(self) -> str:
         settings = common_settings(self.analyses)
-        return f"{settings}. " * bool(settings) + "Fidelity: bound (roofline)."
+        return f"{settings}. " * bool(settings) + f"Fidelity: {fidelity(self.analyses)}."
 
     def _notices(self) -> list[str]:
         """What does not fit: each with its remedies; more than two in one sentence."""
@@ -123,15 +128,16 @@ class Frame:
         """How to read the picture, and what it does not show."""
         measured = basis(self.analyses)
         remarks = ["Area of a point: share of its phase's time."]
-        remarks.append(
-            measured or "Each is where its bound puts it: no kernel that reads its inputs from device memory is higher."
-        )
+        if bounds_only(self.analyses):
+            remarks.append(measured or BOUND_WORDS)
+        else:
+            remarks += [measured, DROP_WORDS]
         if any(a.setup.plan.gpus > 1 for a in self.analyses):
             remarks.append(f"Work, bytes and rates are one {device_noun(self.analyses)}'s.")
         if len(self.analyses) > 1:
             least = f"{100 * labelled_share(len(self.analyses)):.0f} %"
             remarks.append(f"Labelled from {least} on, where there is room beside the point: the table has the rest.")
-        return [note for note in (" ".join(remarks), self._small(), self._undrawn()) if note]
+        return [note for note in (" ".join(filter(None, remarks)), self._small(), self._undrawn()) if note]
 
     def _small(self) -> str:
         """The operators of a single analysis whose points are too small for a label."""

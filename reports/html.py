@@ -15,7 +15,7 @@ from perfmodel.base.units import gb, gib
 from perfmodel.reports import words
 from perfmodel.reports.roofline_data import basis, device_noun
 from perfmodel.reports.summary import headline, memory_rows, sentences
-from perfmodel.reports.tables import ROOFLINE_COLUMNS, Column, Row, roofline_rows
+from perfmodel.reports.tables import Column, Row, operator_columns, roofline_rows
 from perfmodel.reports.theme import DARK, LIGHT
 
 if TYPE_CHECKING:
@@ -101,18 +101,20 @@ def page(
 
     noun = device_noun(analyses)
     parts = [
-        Section("Roofline", [ROOFLINE_WORDS], html=f'<div class="wide figure">{svg_text(analyses, inline=True)}</div>'),
+        Section("Roofline", [_roofline_words(analyses)], html=f'<div class="wide figure">{svg_text(analyses, inline=True)}</div>'),
         Section("Operators", [_operator_words(analyses)], _operator_tables(analyses)),
         Section("Memory", [MEMORY_WORDS.format(device=noun)], _memory_tables(analyses)),
         *sections,
         Section("Settings", tables=[_settings_table(analyses)]),
+        *_origins(analyses),
         Section("Sources of the numbers", _source_words(analyses), _source_tables(analyses)),
         *([_claims(claims_rows)] if claims_rows else []),
     ]
     common = words.common_settings(analyses)
     text: str = _template().render(
         title=words.title(analyses), subtitle=common[:1].upper() + common[1:], sections=parts, light=LIGHT, dark=DARK,
-        bound=basis(analyses) or FOOT_WORDS,
+        bound=basis(analyses) or FOOT_WORDS, fidelity=words.fidelity(analyses),
+        kind="bounds" if words.bounds_only(analyses) else "times",
         notices=list(dict.fromkeys(words.one_line(a.notice) for a in analyses if a.notice)),
         summaries=[
             {"key": key, "headline": headline(a), "sentences": [s.replace(" %", "\u00a0%") for s in sentences(a)]}
@@ -124,8 +126,8 @@ def page(
 
 ROOFLINE_WORDS = (
     "Each point is an operator of prefill or decode: how many FLOPs it does for each byte of device memory, and the "
-    "rate it reaches if it takes its bound time. Its area is its share of its phase's time. Left of a ridge, memory "
-    "bandwidth limits; right of it, the matrix units do. FLOPs here are those of the matrix units where an operator "
+    "rate it reaches if it takes {time}. Its area is its share of its phase's time. Left of a ridge, memory "
+    "bandwidth limits; right of it, the matrix units do.{drop} FLOPs here are those of the matrix units where an operator "
     "uses them: the softmax of attention runs on other units at the same time."
 )
 OPERATOR_WORDS = (
@@ -147,9 +149,46 @@ FOOT_WORDS = (
 )
 
 
+CALIBRATED_WORDS = (
+    "Bound: the roofline at datasheet peaks, which nothing that reads its inputs from device memory beats. Time: what "
+    "physics with few parameters, fitted to measured kernels, predicts; low and high: its 80 % interval."
+)
+MEASURED_WORDS = (
+    "Bound: the roofline at datasheet peaks. Time: from the recorded table where it has the shape, interpolated between "
+    "its rows, calibrated beyond them, as the last column says; low and high: its 80 % interval."
+)
+ORIGIN_WORDS = (
+    "Where the times come from, each with its share of a request's time. How far such times are off on shapes that the "
+    "fit did not see is in the project's accuracy page."
+)
+
+
+def _roofline_words(analyses: Sequence[Analysis]) -> str:
+    if words.bounds_only(analyses):
+        return ROOFLINE_WORDS.format(time="its bound time", drop="")
+    drop = " The line above a point ends where its bound would put it."
+    return ROOFLINE_WORDS.format(time="its predicted time", drop=drop)
+
+
+def _origins(analyses: Sequence[Analysis]) -> list[Section]:
+    """Where the times come from, when they are not bounds alone."""
+    columns = (Column("share", "share of the time", show=words.percent), Column("origin", "origin"))
+    tables = [
+        Table(name, columns, [{"share": share, "origin": words.clip(origin, 300)} for origin, share in a.origins.items()])
+        for name, a in zip(_named(analyses, "Origins"), analyses, strict=True)
+        if a.origins
+    ]
+    return [Section("Origin of the times", [ORIGIN_WORDS], tables)] if tables else []
+
+
 def _operator_words(analyses: Sequence[Analysis]) -> str:
     measured = basis(analyses)
-    times = f"Times are roofline bounds. {measured}" if measured else DATASHEET_WORDS
+    if words.bounds_only(analyses):
+        times = f"Times are roofline bounds. {measured}" if measured else DATASHEET_WORDS
+    else:
+        mixed = dict.fromkeys({"calibrated": CALIBRATED_WORDS, "measured": MEASURED_WORDS}.get(a.fidelity, DATASHEET_WORDS)
+                              for a in analyses)  # fmt: skip
+        times = " ".join([*mixed, measured]).strip()
     return f"{OPERATOR_WORDS.format(device=device_noun(analyses))} {times}"
 
 
@@ -195,7 +234,7 @@ def _operator_tables(analyses: Sequence[Analysis]) -> list[Table]:
         rows = roofline_rows([analysis])
         for phase in (analysis.prefill, analysis.decode):
             name = ", ".join(filter(None, [phase.name.capitalize(), key]))
-            tables.append(Table(name, ROOFLINE_COLUMNS[1:], [row for row in rows if row["phase"] == phase.name]))
+            tables.append(Table(name, operator_columns([analysis])[1:], [row for row in rows if row["phase"] == phase.name]))
     return tables
 
 
@@ -230,7 +269,7 @@ def _settings(a: Analysis, noun: str) -> dict[str, str]:
         "linear layers multiply in": words.format_name(plan.linear_math),
         "attention multiplies in": words.format_name(plan.attention_math), "batch": batch,
         "input": f"{a.input_tokens:,} tokens a sequence", "output": f"{a.output_tokens:,} tokens a sequence",
-        "fidelity": "bound (roofline)",
+        "fidelity": words.fidelity([a]),
     }  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """What a roofline picture shows, as numbers and words: roofs, slopes, ridges, points and the labels of points.
 
 The coordinates of an operator are its arithmetic intensity (FLOP per byte of device memory) and the FLOP/s it reaches
-when it takes its bound time; a point is below the roof where something else than memory or matrix units limits it. Its
-FLOPs are those of the matrix units where it uses them: their roof it is that it stands under, and vector work beside
+in its predicted time: at bound fidelity the bound, where a point is below the roof if something else than memory or
+matrix units limits it. At another fidelity it lies below the place of its bound, which is given beside it. Its FLOPs are those of the matrix units where it uses them: their roof it is that it stands under, and vector work beside
 them (the softmax in attention) would lift it above. Operators of vector work alone count that.
 """
 
@@ -89,7 +89,11 @@ class Point:
     phase, op : str
     layers : tuple[str, ...]
     x, y : float
-        Intensity [FLOP/byte] and rate at the bound [FLOP/s].
+        Intensity [FLOP/byte] and rate in the predicted time [FLOP/s].
+    top : float
+        Rate at the bound. [FLOP/s]
+    seconds, low, high : float
+        Predicted time of all its runs in a step, and its 80 % interval. [s]
     share : float
         Of the phase's time.
     limiter : str
@@ -107,18 +111,31 @@ class Point:
     share: float
     limiter: str
     resource: str
+    top: float = 0.0
+    seconds: float = 0.0
+    low: float = 0.0
+    high: float = math.inf
 
     @property
     def on_roof(self) -> bool:
-        """Whether it lies on the roof."""
+        """Whether its bound lies on the roof."""
         return self.resource != "other"
+
+    @property
+    def below(self) -> bool:
+        """Whether it is slower than its bound, to the eye."""
+        return self.top > 1.02 * self.y
 
     @property
     def sentence(self) -> str:
         """All there is to say, for a tooltip."""
         where = f" ({', '.join(layer for layer in self.layers if layer)})" if any(self.layers) else ""
+        times = ""
+        if math.isfinite(self.high):
+            ends = f"80 %: {engineering(self.low, 's')} to {engineering(self.high, 's')}"
+            times = f" in {engineering(self.seconds, 's')} ({ends}), {percent(self.y / self.top)} of its bound"
         return one_line(
-            f"{self.phase} {self.op}{where}: {intensity(self.x)} FLOP/byte, {engineering(self.y, 'FLOP/s')}, "
+            f"{self.phase} {self.op}{where}: {intensity(self.x)} FLOP/byte, {engineering(self.y, 'FLOP/s')}{times}, "
             f"{percent(self.share)} of the time, limited by {self.limiter}"
         )
 
@@ -183,6 +200,7 @@ def _point(phase: Phase, result: OpResult, analysis: Analysis) -> Point | None:
     return Point(
         phase.name, result.op.name, (result.op.layer,), flops / moved, flops / time, result.share,
         limiter_words(limiter, analysis.setup), _RESOURCES.get(limiter.split(":")[0], "other"),
+        flops / float(result.time.bound), time, float(result.time.low), float(result.time.high),
     )  # fmt: skip
 
 
@@ -191,8 +209,8 @@ def _merge(found: list[Point], new: Point) -> None:
     for i, old in enumerate(found):
         same = (old.phase, old.op, old.limiter) == (new.phase, new.op, new.limiter)
         if same and math.isclose(old.x, new.x, rel_tol=0.02) and math.isclose(old.y, new.y, rel_tol=0.02):
-            share, layers = old.share + new.share, old.layers + new.layers
-            found[i] = replace(old, share=share, layers=layers)
+            sums = {n: getattr(old, n) + getattr(new, n) for n in ("share", "layers", "seconds", "low", "high")}
+            found[i] = replace(old, **sums)
             return
     found.append(new)
 

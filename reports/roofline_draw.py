@@ -25,7 +25,7 @@ from perfmodel.reports.roofline_data import (
     used_formats,
 )
 from perfmodel.reports.roofline_text import Label, Texts
-from perfmodel.reports.words import clip, intensity, keys
+from perfmodel.reports.words import between, clip, intensity, keys
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,6 +75,10 @@ def balanced(text: str, columns: int) -> list[str]:
     while columns > 8 and len(textwrap.wrap(text, columns - 1)) == count:
         columns -= 1
     return textwrap.wrap(text, columns) or [""]
+
+
+def _ends(a: Analysis) -> tuple[tuple[float, float], tuple[float, float]]:
+    return a.ttft_interval, a.tpot_interval
 
 
 class Picture:
@@ -179,10 +183,21 @@ class Picture:
             self.texts.board.block_mark(*self.texts.pixel(x, roof.peak), 5)
         for index, found in enumerate(self.points):
             for number, p in enumerate(found):
+                self._drop(p, index, number)
                 style = self._marker(p.phase, index, marker_size(p.share))
                 gid = f"point:{index}:{p.phase}:{p.op}:{number}"
                 self.axes.add_line(Line2D([p.x], [p.y], gid=gid, label=p.sentence, zorder=5 - p.share, **style))
                 self.texts.board.block_mark(*self.texts.pixel(p.x, p.y), self._radius(p))
+
+    def _drop(self, p: Point, index: int, number: int) -> None:
+        """A line from a point up to its bound, with a bar across its end, where it is slower."""
+        if not p.below:
+            return
+        style: dict[str, Any] = {"color": getattr(self.theme, p.phase), "linewidth": 0.9, "alpha": 0.8, "zorder": 2.5}
+        self.axes.add_line(Line2D([p.x, p.x], [p.y, p.top], gid=f"drop:{index}:{p.phase}:{number}", **style))
+        self.axes.add_line(Line2D([p.x], [p.top], marker="_", markersize=7, markeredgewidth=1.4, **style))
+        low, high = self.texts.pixel(p.x, p.y), self.texts.pixel(p.x, p.top)
+        self.texts.board.block_line(*low, *high, thin=True)
 
     def _marker(self, phase: str, index: int, size: float) -> dict[str, Any]:
         """Style of the points of a phase in the index-th analysis: those of the second, fourth, ... are hollow."""
@@ -203,7 +218,9 @@ class Picture:
         for index, (a, key) in enumerate(zip(self.analyses, self.keys, strict=True)):
             prefill, decode = (Line2D([], [], **self._marker(phase, index, 8)) for phase in SHAPES)
             times = [engineering(seconds, "s") for seconds in (a.ttft_s, a.tpot_s)]
-            texts = f"prefill {times[0]}", f"decode {times[1]} a token"
+            if a.fidelity != "bound" and len(self.analyses) == 1:
+                times = [f"{t} ({between(ends)})" for t, ends in zip(times, _ends(a), strict=True)]
+            texts = f"prefill {times[0]}", f"decode a token {times[1]}" if "(" in times[1] else f"decode {times[1]} a token"
             if not key:
                 return [((prefill,), texts[0]), ((decode,), texts[1])]
             dash = DASHES[self.gpus.index(a.setup.gpu)]

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 from perfmodel.base.units import gib
 from perfmodel.reports.summary import batch_words
 from perfmodel.reports.tables import Column, render, roofline_columns, roofline_rows
-from perfmodel.reports.words import common_settings, memory_name, percent, seconds, title
+from perfmodel.reports.words import (
+    between,
+    bounds_only,
+    common_settings,
+    memory_name,
+    origin_words,
+    seconds,
+    title,
+)
 
 if TYPE_CHECKING:
     from perfmodel.roofline.analysis import Analysis, Estimate
@@ -22,7 +30,8 @@ _TIMES = (
 
 def text(analyses: Sequence[Analysis], fmt: str) -> str:
     """The operators of prefill and decode as a table, CSV or Markdown."""
-    notes = [_ridge(analysis) for analysis in _distinct(analyses)] + [_TIMES, *map(_totals, analyses)]
+    times = [_TIMES] if bounds_only(analyses) else _other_times(analyses)
+    notes = [_ridge(analysis) for analysis in _distinct(analyses)] + [*times, *map(_totals, analyses)]
     notes += list(dict.fromkeys(note for a in analyses for note in (*a.warnings, a.notice) if note))
     settings = common_settings(analyses)
     heading = f"{title(analyses)}: {settings}" if settings else title(analyses)
@@ -40,7 +49,17 @@ def _ridge(a: Analysis) -> str:
     return f"{gpu.title}: {ridge}. {batch_words(a)}".rstrip(" .")
 
 
+def _other_times(analyses: Sequence[Analysis]) -> list[str]:
+    """What the times are, and where they come from, when they are not bounds alone."""
+    return list(dict.fromkeys(note for a in analyses for note in (*_meaning(a), *origin_words(a))))
+
+
 def _totals(a: Analysis) -> str:
+    if a.fidelity != "bound":
+        return (
+            f"batch {a.batch:,}: TTFT {seconds(a.ttft_s)} ({between(a.ttft_interval)}), TPOT {seconds(a.tpot_s)} "
+            f"({between(a.tpot_interval)})"
+        )
     part = f" of one micro-batch of {a.microbatch}, as in the table," if a.microbatch < a.batch else ""
     return (
         f"batch {a.batch:,}: TTFT {seconds(a.ttft_s)} (all overlapped and fused: {seconds(a.ttft_floor_s)}), TPOT "
@@ -82,19 +101,23 @@ _MEANING = {
         "calibrated: physics with few parameters, fitted to measured kernels; low and high: 80 % interval of the "
         "operators' errors; the engine's own host time between steps is not in it",
     ),
+    "measured": (
+        "measured: recorded operator times where the table has the shape, interpolated between its rows, calibrated "
+        "beyond them; low and high: 80 % interval from its rows left out in turn and from their noise",
+    ),
 }
 
 
 _STEPS = (
-    "calibrated: physics with few parameters, fitted to measured kernels, and steps fitted to an engine's log: its host "
-    "time is in them; low and high: 80 % interval of whole steps"
+    "calibrated: physics with few parameters, fitted to measured kernels, and steps fitted to an engine's log; the "
+    "host's time is in them; low and high: 80 % interval of whole steps"
 )
 
 
 def _meaning(a: Analysis) -> tuple[str, ...]:
     """What the times are; those of whole steps where an engine's host is among the operators."""
     hosted = any(r.op.kind == "host" for r in a.decode.ops)
-    return (_STEPS,) if hosted else _MEANING[a.fidelity]
+    return (_STEPS,) if hosted and a.fidelity == "calibrated" else _MEANING[a.fidelity]
 
 
 def _estimate_notes(a: Analysis) -> list[str]:
@@ -102,7 +125,7 @@ def _estimate_notes(a: Analysis) -> list[str]:
     return [
         *a.warnings,
         *_meaning(a),
-        *(f"{percent(share)} of the time: parameters {origin}" for origin, share in a.origins.items()),
+        *origin_words(a),
         f"memory a GPU: weights {gib(m.weights)} + KV cache {gib(m.kv)} + activations {gib(m.activations)} of "
         f"{gib(m.usable)} usable (GiB = 2^30 bytes)",
         "`perfmodel roofline` shows the operators, `explain` their formulas, `memory` what an engine holds",

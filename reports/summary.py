@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from perfmodel.base.units import engineering, gb, gib
 from perfmodel.modelspecs.schema import Moe
 from perfmodel.reports.words import (
+    between,
     by_limiter,
     format_name,
     intensity,
@@ -43,23 +44,51 @@ BOUND_WORDS = (
 )
 
 
+#: What the times are at the other fidelities.
+TIME_WORDS = {
+    "bound": BOUND_WORDS,
+    "calibrated": (
+        "Times are calibrated: physics with few parameters, fitted to measured kernels of operators that run one after "
+        "another, with 80 % intervals. The bound is what no such run beats; an engine's own host time between steps is "
+        "not in them unless its steps were fitted."
+    ),
+    "measured": (
+        "Times are those of a recorded table where it has an operator's shape, interpolated between its rows, and "
+        "calibrated beyond them, with 80 % intervals. The bound is what no such run beats."
+    ),
+}
+
+
 def headline(a: Analysis) -> list[dict[str, str]]:
     """The times and rates of a request, each with its definition: ``name``, ``value``, ``meaning``."""
     at = "" if a.fits else "hypothetical: "
+    least, most = ("≥ ", "≤ ") if a.fidelity == "bound" else ("", "")
+    ttft, tpot, rate = _ends(a)
     return [
-        {"name": "Time to first token (TTFT)", "value": f"{at}≥ {seconds(a.ttft_s)}",
-         "meaning": f"prefill of the whole batch, without queueing; floor {seconds(a.ttft_floor_s)}"},
-        {"name": "Time per output token (TPOT)", "value": f"{at}≥ {seconds(a.tpot_s)}",
-         "meaning": f"the mean decode step, for every token after the first; floor {seconds(a.tpot_floor_s)}"},
-        {"name": "Throughput", "value": f"{at}≤ {a.tokens_per_s:,.4g} tokens/s",
+        {"name": "Time to first token (TTFT)", "value": f"{at}{least}{seconds(a.ttft_s)}",
+         "meaning": f"prefill of the whole batch, without queueing; {ttft}"},
+        {"name": "Time per output token (TPOT)", "value": f"{at}{least}{seconds(a.tpot_s)}",
+         "meaning": f"the mean decode step, for every token after the first; {tpot}"},
+        {"name": "Throughput", "value": f"{at}{most}{a.tokens_per_s:,.4g} tokens/s",
          "meaning": "output tokens of all GPUs over the whole request: batch × output / (TTFT + (output − 1) × TPOT); "
-                    f"ceiling {a.tokens_ceiling_per_s:,.4g}"},
+                    f"{rate}"},
     ]  # fmt: skip
+
+
+def _ends(a: Analysis) -> tuple[str, str, str]:
+    """What limits the headline's numbers: floors and ceiling of bounds, else intervals beside the bounds."""
+    if a.fidelity == "bound":
+        ceiling = f"ceiling {a.tokens_ceiling_per_s:,.4g}"
+        return f"floor {seconds(a.ttft_floor_s)}", f"floor {seconds(a.tpot_floor_s)}", ceiling
+    bounds = a.ttft_bound_s, float(a.decode.time.bound)
+    times = (f"{between(ends)}; bound {seconds(b)}" for ends, b in zip((a.ttft_interval, a.tpot_interval), bounds, strict=True))
+    ttft, tpot = times
+    return ttft, tpot, f"ceiling {a.tokens_ceiling_per_s:,.4g}"
 
 
 def sentences(a: Analysis) -> list[str]:
     """What limits, whether it fits, and what would help."""
-    found = [fit_words(a), *a.warnings, BOUND_WORDS]
+    found = [fit_words(a), *a.warnings, TIME_WORDS[a.fidelity]]
     found += [phase_words(a, phase) for phase in (a.prefill, a.decode)]
     found += [batch_words(a), *advice(a)]
     return [one_line(sentence) for sentence in found if sentence]
@@ -84,8 +113,12 @@ def phase_words(a: Analysis, phase: Phase) -> str:
     shares = {name: share for name, share in by_limiter(phase, a.setup).items() if share >= 0.005}
     cost, gpu, math_ = phase.cost, a.setup.gpu, a.setup.plan.linear_math
     part = f" of one micro-batch of {a.microbatch}" if a.microbatch < a.batch else ""
-    work = f"{phase.name.capitalize()}{part} takes {seconds(float(phase.time.bound))}"
-    words = f"{work}; its time is limited by {share_list(shares)}."
+    work, time = f"{phase.name.capitalize()}{part} takes {seconds(float(phase.time.predicted))}", phase.time
+    if a.fidelity == "bound":
+        words = f"{work}; its time is limited by {share_list(shares)}."
+    else:
+        work = f"{work} ({between((float(time.low), float(time.high)))}), its bound is {seconds(float(time.bound))}"
+        words = f"{work}; of its time, operators take {share_list(shares)} by what their bounds are limited by."
     if not float(cost.bytes):
         return words
     value, ridge = float(cost.flops) / float(cost.bytes), gpu.ridge(math_)

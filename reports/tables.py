@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from perfmodel.base.errors import UsageError
 from perfmodel.base.units import engineering
 from perfmodel.reports.files import write as write
-from perfmodel.reports.words import intensity, keys, limiter_words, one_line, percent
+from perfmodel.reports.words import bounds_only, intensity, keys, limiter_words, one_line, percent
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -291,9 +291,27 @@ ROOFLINE_COLUMNS = (
 )
 
 
+#: What is added where times are no bounds: the bound beside them, their 80 % interval, and what each is.
+INTERVAL_COLUMNS = (
+    Column("bound_s", "bound", "s", optional=6),
+    Column("low_s", "low", "s", optional=4),
+    Column("high_s", "high", "s", optional=5),
+    Column("source", "fidelity", optional=7),
+)
+
+
 def roofline_columns(analyses: Sequence[Analysis]) -> tuple[Column, ...]:
     """Columns of the operator table, with the name of the analysis in front when there are several."""
-    return ((Column("analysis", "analysis"),) if len(analyses) > 1 else ()) + ROOFLINE_COLUMNS
+    return ((Column("analysis", "analysis"),) if len(analyses) > 1 else ()) + operator_columns(analyses)
+
+
+def operator_columns(analyses: Sequence[Analysis]) -> tuple[Column, ...]:
+    """Columns of an operator: with bound and interval beside the time when that is no bound."""
+    if bounds_only(analyses):
+        return ROOFLINE_COLUMNS
+    at = next(i for i, column in enumerate(ROOFLINE_COLUMNS) if column.key == "time_s")
+    bound, low, high, source = INTERVAL_COLUMNS
+    return (*ROOFLINE_COLUMNS[:at], bound, low, ROOFLINE_COLUMNS[at], high, *ROOFLINE_COLUMNS[at + 1 :], source)
 
 
 def roofline_rows(analyses: Sequence[Analysis]) -> list[dict[str, Any]]:
@@ -320,7 +338,8 @@ def _total(phase: Phase) -> dict[str, Any]:
         "phase": phase.name, "op": "total", "layer": "", "kind": "total", "count": _runs(phase.ops), "flops": flops,
         "bytes": moved, "sent_bytes": float(cost.sent), "l2_bytes": float(cost.l2),
         "intensity": flops / moved if moved else 0.0, "limiter": time.limiter, "time_s": float(time.predicted),
-        "low_s": float(time.low), "high_s": float(time.high) if math.isfinite(float(time.high)) else None,
+        "bound_s": float(time.bound), "low_s": float(time.low),
+        "high_s": float(time.high) if math.isfinite(float(time.high)) else None,
         "share": 1.0, "source": time.source, "_total": True,
     }  # fmt: skip
 

@@ -158,7 +158,32 @@ def keys(analyses: Sequence[Analysis]) -> list[str]:
 def _short(analysis: Analysis) -> dict[str, str]:
     setup = analysis.setup
     count = f"{setup.plan.gpus} × " if setup.plan.gpus > 1 else ""
-    return {"model": clip(setup.model.name, 40), "gpu": count + clip(setup.gpu.name, 40)}
+    return {
+        "model": clip(setup.model.name, 40), "gpu": count + clip(setup.gpu.name, 40), "fidelity": analysis.fidelity,
+    }  # fmt: skip
+
+
+#: Fidelities in words.
+_FIDELITIES = {
+    "bound": "bound (roofline)", "calibrated": "calibrated (fitted to measured kernels)",
+    "measured": "measured (a recorded table; calibrated beyond it)",
+}  # fmt: skip
+
+
+def fidelity(analyses: Sequence[Analysis]) -> str:
+    """What kind of times the analyses have, in words."""
+    return ", ".join(dict.fromkeys(_FIDELITIES[a.fidelity] for a in analyses))
+
+
+def bounds_only(analyses: Sequence[Analysis]) -> bool:
+    """Whether all times are roofline bounds."""
+    return all(a.fidelity == "bound" for a in analyses)
+
+
+def origin_words(a: Analysis) -> list[str]:
+    """Where the times come from, each with its share; nothing for bounds."""
+    lead = "parameters " if a.fidelity == "calibrated" else ""
+    return [f"{percent(share)} of the time: {lead}{clip(origin, 200)}" for origin, share in a.origins.items()]
 
 
 def title(analyses: Sequence[Analysis]) -> str:
@@ -187,3 +212,12 @@ def by_limiter(phase: Phase, setup: Setup) -> dict[str, float]:
 def seconds(value: float) -> str:
     """A time with an SI prefix, to three digits."""
     return engineering(value, "s")
+
+
+def between(ends: Sequence[float]) -> str:
+    """An 80 % interval of a time.
+
+    >>> between((1e-3, 2e-3))
+    '80 %: 1 ms to 2 ms'
+    """
+    return f"80 %: {seconds(ends[0])} to {seconds(ends[1])}"

@@ -88,6 +88,11 @@ class Analysis:
         return float(self.prefill.time.predicted) * pipeline_factor(self.setup, self.batch)
 
     @property
+    def ttft_bound_s(self) -> float:
+        """Its roofline bound: operators one after another. [s]"""
+        return float(self.prefill.time.bound) * pipeline_factor(self.setup, self.batch)
+
+    @property
     def ttft_floor_s(self) -> float:
         """The same with everything overlapped and fused: nothing can be faster. [s]"""
         return self.prefill.floor * pipeline_factor(self.setup, self.batch)
@@ -211,7 +216,8 @@ def _row(phase: str, r: OpResult) -> dict[str, Any]:
         "phase": phase, "op": r.op.name, "layer": r.op.layer, "kind": r.op.kind, "count": r.op.count,
         "flops": float(r.cost.flops), "bytes": float(r.cost.bytes), "sent_bytes": float(r.cost.sent),
         "l2_bytes": float(r.cost.l2), "intensity": intensity, "limiter": r.time.limiter,
-        "time_s": float(r.time.predicted), "low_s": float(r.time.low), "high_s": finite(float(r.time.high)),
+        "bound_s": float(r.time.bound), "time_s": float(r.time.predicted), "low_s": float(r.time.low),
+        "high_s": finite(float(r.time.high)),
         "share": r.share, "source": r.time.source,
     }  # fmt: skip
 

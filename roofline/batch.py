@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from perfmodel.base.errors import UsageError
-from perfmodel.base.num import Num
 
 
 class Batch(NamedTuple):
-    """The work of one step: numbers, or arrays that broadcast.
+    """The work of one step.
 
     A step's time depends on its sequences through these: all tokens go through the linear layers together; the decoding
     sequences read their caches, which add up; the (query, key) pairs of the chunks add up likewise. What is lost is how
@@ -20,26 +19,26 @@ class Batch(NamedTuple):
 
     Attributes
     ----------
-    decodes : Num
+    decodes : int
         Sequences that decode; 0 for none.
-    context : Num
+    context : float
         Tokens of such a sequence after the step, the mean.
-    chunks : Num
+    chunks : int
         Prompts of which a chunk is computed; 0 for none.
-    tokens : Num
+    tokens : float
         New tokens of a chunk, the mean.
-    reach : Num
+    reach : float
         Tokens of such a prompt after the step; of chunks that differ, the number that gives as many (query, key) pairs
         as they have.
     queries : float
         New tokens of a decoding sequence: 1, or 1 + drafted ones when they are verified.
     """
 
-    decodes: Num = 0
-    context: Num = 1
-    chunks: Num = 0
-    tokens: Num = 1
-    reach: Num = 1
+    decodes: int = 0
+    context: float = 1
+    chunks: int = 0
+    tokens: float = 1
+    reach: float = 1
     queries: float = 1
 
     @classmethod
@@ -72,6 +71,6 @@ class Batch(NamedTuple):
 class StepTime(NamedTuple):
     """Time of a step with its 80 % interval. [s]"""
 
-    seconds: Num
-    low: Num
-    high: Num
+    seconds: float
+    low: float
+    high: float

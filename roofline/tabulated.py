@@ -109,7 +109,7 @@ class TabulatedSource:
         else:
             n, m = ceil(decodes / self._ranks), ceil(chunks / self._ranks)
         t, r = n + round(m * tokens), n + m
-        if t > self.most_tokens or r > self.most_sequences or queries != 1 or max(context, reach) > self.longest:
+        if not r or t > self.most_tokens or r > self.most_sequences or queries != 1 or max(context, reach) > self.longest:
             self.missed += 1
             return self.model.step_time(batch)
         a = self._tokens[t] or self._fill(self._tokens, t, self.model.parts.tokens)
@@ -188,8 +188,11 @@ class TabulatedSource:
         context = np.exp(rng.uniform(0, np.log(self.longest), steps)).round()
         tokens = np.exp(rng.uniform(0, np.log(min(self.longest / 2, self.most_tokens / 8)), steps)).round()
         cached = np.where(rng.random(steps) < 0.5, 0, np.exp(rng.uniform(0, np.log(self.longest / 2), steps)).round())
-        off, ends = [], []
-        for row in zip(n.tolist(), context.tolist(), m.tolist(), tokens.tolist(), (tokens + cached).tolist(), strict=True):
+        off: list[float] = []
+        ends: list[float] = []
+        for row in zip(
+            n.tolist(), context.tolist(), m.tolist(), tokens.tolist(), (tokens + cached).tolist(), strict=True
+        ):
             batch = Batch(*row)
             mine, true = self.step_time(batch), self._exact.step_time(batch)
             off.append(abs(mine.seconds / true.seconds - 1))

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from math import ceil, frexp
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from perfmodel.base.errors import UsageError
 from perfmodel.base.num import Num
+from perfmodel.hwspecs.schema import Gpu
+from perfmodel.modelspecs.schema import ModelSpec
 from perfmodel.roofline.batch import Batch, StepTime
-from perfmodel.roofline.clock import BoundClock, Clock
+from perfmodel.roofline.clock import BoundClock, Clock, clock
 from perfmodel.roofline.op import Op
-from perfmodel.roofline.setup import Setup
+from perfmodel.roofline.setup import Setup, setup
 from perfmodel.roofline.step import Step
 from perfmodel.roofline.step_parts import StepParts
 from perfmodel.roofline.times import OpTime, Rates
+
+if TYPE_CHECKING:
+    from perfmodel.roofline.measured.record import Recorded
+
+Array = NDArray[np.float64]
 
 #: Distinct parts of steps that a source remembers.
 REMEMBERED = 1 << 17
@@ -40,55 +49,61 @@ class ModelSource:
     Parameters
     ----------
     ready : Setup
-    clock : Clock, optional
+    timer : Clock, optional
         The roofline when left out.
     resolution : int
         Contexts above it are rounded up to this part of them (of the power of two below), so that steps which hardly
         differ are computed once: at most 1/256 too long by default. 0: all are exact.
     """
 
-    def __init__(self, ready: Setup, clock: Clock | None = None, resolution: int = RESOLUTION) -> None:
-        self.ready, self.clock = ready, clock or BoundClock(Rates(ready.gpu, ready.topology))
+    def __init__(self, ready: Setup, timer: Clock | None = None, resolution: int = RESOLUTION) -> None:
+        self.ready, self.clock = ready, timer or BoundClock(Rates(ready.gpu, ready.topology))
         self.parts, self.resolution = StepParts(ready), resolution
         self._known: dict[Any, Any] = {}
 
     def step_time(self, batch: Batch) -> StepTime:
-        """Time of a step; of arrays, those of many steps."""
-        if any(isinstance(value, np.ndarray) for value in batch):
-            return self._many(batch)
+        """Time of a step, with its 80 % interval.
+
+        Raises
+        ------
+        UsageError
+            For a batch without sequences.
+        """
         decodes, context, chunks, tokens, reach, queries = batch
         key = (decodes, self.rounded(context), chunks, tokens, self.rounded(reach), queries)
-        found = self._known.get(key)
+        found: StepTime | None = self._known.get(key)
         if found is None:
-            found = self._remember(key, self._sum(self._times(Batch(*key))))
-        return found  # type: ignore[no-any-return]
+            if decodes + chunks < 1:
+                raise UsageError("a step holds at least one sequence")
+            total = self.clock.total(self._times(*key))
+            found = StepTime(float(total.predicted), float(total.low), float(total.high))
+            self._remember(key, found)
+        return found
 
-    def rounded(self, length: Any) -> Any:
+    def rounded(self, length: float) -> float:
         """A length, rounded up to what is told apart."""
         if not self.resolution:
             return length
-        if not isinstance(length, np.ndarray):
-            unit = 2.0 ** max(frexp(length / self.resolution)[1] - 1, 0)
-            return ceil(length / unit) * unit
-        power = np.maximum(np.frexp(length / self.resolution)[1] - 1, 0)
-        return np.ceil(length / 2.0**power) * 2.0**power
+        unit = 2.0 ** max(frexp(length / self.resolution)[1] - 1, 0)
+        return ceil(length / unit) * unit
 
-    def _remember(self, key: Any, value: Any) -> Any:
+    def _remember(self, key: Any, value: Any) -> None:
         if len(self._known) >= REMEMBERED:
             self._known.clear()
         self._known[key] = value
-        return value
 
     def _timed(self, name: str, make: Callable[..., list[Op]], *sizes: Num) -> list[OpTime]:
         """Times of one kind of operators, computed once for each set of sizes."""
         key = (name, *sizes)
-        found = self._known.get(key)
+        found: list[OpTime] | None = self._known.get(key)
         if found is None:
-            found = self._remember(key, [self.clock.time(op) for op in make(*sizes)])
-        return found  # type: ignore[no-any-return]
+            found = [self.clock.time(op) for op in make(*sizes)]
+            self._remember(key, found)
+        return found
 
-    def _times(self, batch: Batch) -> list[OpTime]:
-        decodes, context, chunks, tokens, reach, queries = batch
+    def _times(
+        self, decodes: int, context: float, chunks: int, tokens: float, reach: float, queries: float
+    ) -> list[OpTime]:
         n, m = ceil(decodes / self.parts.ranks), ceil(chunks / self.parts.ranks)
         found = [
             *self._timed("tokens", self.parts.tokens, float(n * queries + m * tokens)),
@@ -105,29 +120,32 @@ class ModelSource:
         step = Step("decode" if phase == "decode" else "chunk", sequences, 1.0, 1.0)
         return [self.clock.time(op) for op in self.clock.beside(step, self.ready.plan)]
 
-    def _sum(self, times: Iterable[OpTime]) -> StepTime:
-        total = self.clock.total(list(times))
-        return StepTime(float(total.predicted), float(total.low), float(total.high))
+    def many(self, batches: Sequence[Batch]) -> tuple[Array, Array, Array]:
+        """Times of many steps at once, of one number of queries, and the ends of their intervals: those of each alone.
 
-    def _many(self, batch: Batch) -> StepTime:
-        """Many steps at once; those that hold no decodes, or no chunks, lose that part's time."""
-        queries = batch.queries
-        arrays = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in batch[:5]))
-        decodes, context, chunks, tokens, reach = arrays
-        context, reach = self.rounded(context), self.rounded(reach)
+        Raises
+        ------
+        UsageError
+            When their numbers of queries differ.
+        """
+        queries = {batch.queries for batch in batches}
+        if len(queries) != 1:
+            raise UsageError(f"steps are timed at once for one number of queries, not for {sorted(queries)}")
+        q = queries.pop()
+        decodes, chunks, tokens = (np.array([getattr(b, x) for b in batches]) for x in ("decodes", "chunks", "tokens"))
+        context, reach = (np.array([self.rounded(getattr(b, x)) for b in batches]) for x in ("context", "reach"))
         n, m = np.ceil(decodes / self.parts.ranks), np.ceil(chunks / self.parts.ranks)
         time = self.clock.time
-        found = [time(op) for op in self.parts.tokens(n * queries + m * tokens)]
-        found += [time(op) for op in self.parts.rows(n * queries + m)]
-        found += [only(time(op), n > 0) for op in self.parts.decode(np.maximum(n, 1), queries, context)]
+        found = [time(op) for op in self.parts.tokens(n * q + m * tokens)]
+        found += [time(op) for op in self.parts.rows(n * q + m)]
+        found += [only(time(op), n > 0) for op in self.parts.decode(np.maximum(n, 1), q, context)]
         found += [only(time(op), m > 0) for op in self.parts.chunk(np.maximum(m, 1), tokens, reach)]
-        alone, mixed = (
-            self.clock.total([*found, *self.host(decodes + chunks, phase)]) for phase in ("decode", "prefill")
-        )
+        sequences = (decodes + chunks).astype(np.float64)
+        alone, mixed = (self.clock.total([*found, *self.host(sequences, p)]) for p in ("decode", "prefill"))
         seconds, low, high = (
             np.where(m > 0, getattr(mixed, name), getattr(alone, name)) for name in ("predicted", "low", "high")
         )
-        return StepTime(seconds, low, high)
+        return seconds, low, high
 
 
 def only(t: OpTime, where: Any) -> OpTime:
@@ -138,3 +156,21 @@ def only(t: OpTime, where: Any) -> OpTime:
         if f.name in ("bound", "predicted", "low", "high", "shared", "own")
     }
     return replace(t, **numbers)  # type: ignore[arg-type]
+
+
+def model_source(
+    model: str | ModelSpec, gpu: str | Gpu, *, fidelity: str = "bound", engine: str | None = None,
+    efficiency: Sequence[str] = (), measured: Sequence[Recorded] = (), resolution: int = RESOLUTION, **plan: Any,
+) -> ModelSource:  # fmt: skip
+    """The step times of a model on a GPU. Options as ``analyze`` and ``ModelSource``.
+
+    Raises
+    ------
+    UnknownName, SpecError, UsageError
+
+    >>> source = model_source("llama3-70b", "h100", tp=4)
+    >>> round(source.step_time(Batch(decodes=8, context=2176)).seconds * 1e3, 1)
+    10.9
+    """
+    ready = setup(model, gpu, **plan)
+    return ModelSource(ready, clock(ready, fidelity, engine, efficiency, measured), resolution)

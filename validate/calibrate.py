@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfmodel.base.errors import SpecError, UsageError
 from perfmodel.hwspecs.load import gpu as load_gpu
@@ -16,9 +16,14 @@ from perfmodel.validate.fit_kernel import check, scores
 from perfmodel.validate.fit_predict import table_kind, unknown
 from perfmodel.validate.fit_store import record
 from perfmodel.validate.fit_transfer import joint_fit, pooled
+from perfmodel.validate.table_aiconfigurator import PREFIX, Table, tables
 
-#: Fewer rows of a kind and format than this do not fix its parameters and their interval.
-LEAST_ROWS = 60
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Fewer rows of a kind and format than this do not fix its parameters and their interval; more than so many add nothing
+#: to the fit but time: a sample of them is taken.
+LEAST_ROWS, MOST_ROWS = 60, 3000
 
 
 @dataclass(frozen=True)
@@ -56,14 +61,14 @@ def fit_cell(cell: Cell, simple: dict[str, float]) -> tuple[dict[str, Any], dict
     return record(checked, found, simple), found
 
 
-def calibrate(tables: Sequence[str | Path], gpu: str | None = None, engine: str | None = None) -> Calibration:
+def calibrate(files: Sequence[str | Path], gpu: str | None = None, engine: str | None = None) -> Calibration:
     """Fit recorded tables; each fit is judged by five folds of whole shape groups.
 
     Parameters
     ----------
-    tables : sequence of paths
+    files : sequence of paths
         CSV files with the headers of the operator tables (gemm, context_attention, generation_attention, mla_kernel,
-        moe, nccl).
+        moe, nccl); or ``aiconfigurator:SYSTEM``, for those of an installed aiconfigurator-core.
     gpu, engine : str, optional
         Which to fit, when the tables hold several.
 
@@ -75,7 +80,7 @@ def calibrate(tables: Sequence[str | Path], gpu: str | None = None, engine: str 
         When the tables hold several GPUs or engines and none is named, or too few rows.
     """
     skipped: list[str] = []
-    listed = [cell for path in tables for cell in _cells(Path(path), skipped)]
+    listed = [cell for file in files for cell in _listed(str(file), engine, skipped)]
     name = load_gpu(gpu).name if gpu else None
     chosen = [c for c in listed if name in (None, c.gpu) and (engine or c.engine).lower() == c.engine]
     pairs = sorted({(c.gpu, c.engine) for c in chosen})
@@ -89,6 +94,7 @@ def calibrate(tables: Sequence[str | Path], gpu: str | None = None, engine: str 
         if len(cell.measured) < LEAST_ROWS:
             skipped.append(f"{cell.kind} {cell.fmt}: {len(cell.measured)} rows; at least {LEAST_ROWS} are needed")
             continue
+        cell = _sample(cell, skipped)
         kept, found = fit_cell(cell, joint_fit(pooled([cell], cell.kind, [cell.gpu]), SIMPLE).params)
         kernels.append(kept)
         lines.append({"kind": cell.kind, "format": cell.fmt, "rows": len(cell.measured), **found})
@@ -97,9 +103,26 @@ def calibrate(tables: Sequence[str | Path], gpu: str | None = None, engine: str 
     return Calibration(pairs[0][0], pairs[0][1], kernels, lines, skipped)
 
 
-def _cells(path: Path, skipped: list[str]) -> Iterator[Cell]:
+def _sample(cell: Cell, skipped: list[str]) -> Cell:
+    """At most ``MOST_ROWS`` of a cell, the same ones each time."""
+    import numpy as np
+
+    rows = len(cell.measured)
+    if rows <= MOST_ROWS:
+        return cell
+    skipped.append(f"{cell.kind} {cell.fmt}: {MOST_ROWS:,} of {rows:,} rows were drawn: more would not change the fit")
+    return cell.take(np.sort(np.random.default_rng(0).permutation(rows)[:MOST_ROWS]))
+
+
+def _listed(file: str, engine: str | None, skipped: list[str]) -> Iterator[Cell]:
+    """The cells of a file, or of the tables of an installed package."""
+    if file.startswith(PREFIX):
+        for table in tables(file.removeprefix(PREFIX), engine):
+            yield from _installed(table, skipped)
+        return
     import pandas as pd
 
+    path = Path(file)
     try:
         frame = pd.read_csv(path)
     except (OSError, ValueError) as error:
@@ -107,8 +130,20 @@ def _cells(path: Path, skipped: list[str]) -> Iterator[Cell]:
     kind = table_kind(frame.columns)
     if kind is None:
         raise SpecError(path, "", "has the columns of no table of operator times; docs/validate.md lists them")
-    frame = frame.assign(**{name: "" for name in ("version", "kernel_source") if name not in frame.columns})
+    yield from _cells(frame, kind, path.name, skipped)
+
+
+def _installed(table: Table, skipped: list[str]) -> Iterator[Cell]:
+    skipped.extend(f"{table.name}: {n:,} rows: {why}" for why, n in table.skipped.items())
+    if len(table.frame):
+        yield from _cells(table.frame, table.kind, table.name, skipped)
+
+
+def _cells(frame: pd.DataFrame, kind: str, name: str, skipped: list[str]) -> Iterator[Cell]:
+    import pandas as pd
+
+    frame = frame.assign(**{column: "" for column in ("version", "kernel_source") if column not in frame.columns})
     problems = pd.Series(unknown(frame, kind), index=frame.index)
     for reason, count in problems[problems != ""].value_counts().items():
-        skipped.append(f"{path.name}: {count} rows: {reason}")
+        skipped.append(f"{name}: {count} rows: {reason}")
     yield from table_cells(frame[problems == ""], kind)

@@ -159,11 +159,9 @@ def _kind(name: str, table: Operators) -> Kind:
     )  # fmt: skip
 
 
-KINDS = (
-    _kind("gemm", GEMM),
-    _kind("context_attention", CONTEXT),
-    _kind("generation_attention", GENERATION),
-    _kind("mla_kernel", LATENT),
-    _kind("moe", EXPERTS),
-    _kind("nccl", COLLECTIVES),
-)
+#: Name of the kind -> what it holds.
+TABLES = {
+    "gemm": GEMM, "context_attention": CONTEXT, "generation_attention": GENERATION, "mla_kernel": LATENT,
+    "moe": EXPERTS, "nccl": COLLECTIVES,
+}  # fmt: skip
+KINDS = tuple(_kind(name, table) for name, table in TABLES.items())

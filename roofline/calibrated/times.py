@@ -136,6 +136,6 @@ def _split(shared: Num, own: Num) -> tuple[Num, Num]:
         s = math.hypot(shared, own)
         part = shared / s if s > 0 else 1.0
         return part, math.sqrt(max(1 - part * part, 0.0))
-    s = np.sqrt(shared**2 + own**2)
-    many = np.where(s > 0, shared / np.where(s > 0, s, 1.0), 1.0)
-    return many, np.sqrt(1 - many**2)
+    root = np.sqrt(shared**2 + own**2)
+    parts = np.where(root > 0, shared / np.where(root > 0, root, 1.0), 1.0)
+    return parts, np.sqrt(1 - parts**2)

@@ -29,7 +29,8 @@ class Extent:
     def holds(self, queries: Array) -> NDArray[np.bool_]:
         """Whether each query is in all ranges."""
         along = queries @ self.directions.T
-        return np.all((along >= self.low - SLACK) & (along <= self.high + SLACK), axis=1)
+        found: NDArray[np.bool_] = np.all((along >= self.low - SLACK) & (along <= self.high + SLACK), axis=1)
+        return found
 
 
 def directions(count: int) -> Array:

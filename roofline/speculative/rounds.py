@@ -71,6 +71,10 @@ class Host:
     draft_pass: float = 0.0
 
 
+#: An engine whose own time is hidden behind the device.
+NO_HOST = Host()
+
+
 @dataclass(frozen=True)
 class Timed:
     """Time of a list of operators and the errors that they share by kind, for ratios of two such sums.
@@ -193,12 +197,13 @@ def verification(target: Setup, batch: Num, nodes: Num, context: Num) -> list[Op
 def draft_passes(draft: Draft, clock: Clock, batch: Num, context: Num, shape: Shape) -> tuple[Timed, Timed]:
     """The first draft pass of a round and one later pass (at the mean context of them).
 
-    The first takes the positions that were just verified where the drafter needs the target's features there; a
+    The first takes the path that was just verified (padded to its longest, as engines do) where the drafter needs the
+    target's features there; a
     single-pass drafter proposes everything in it, over a mask token a drafted position when it has layers.
     """
     first_q: Num = 1.0
     if draft.catches_up:
-        first_q = as_num(np.asarray(shape.nodes) + 1.0)
+        first_q = as_num(np.asarray(shape.gamma) + 1.0)
     if draft.passes == "single" and draft.ready:
         first_q = as_num(np.asarray(first_q) + np.maximum(np.asarray(shape.nodes) - 1.0, 0.0))
     proposing: Num = shape.nodes if draft.passes == "single" else 1.0
@@ -230,7 +235,7 @@ def measure(
     concurrent : bool
         Whether the draft runs beside the verification on a device of its own (Mirror).
     """
-    target, host = draft.target, host or Host()
+    target, host = draft.target, host or NO_HOST
     timer = clock or BoundClock(Rates(target.gpu, target.topology))
     kept = as_num(np.asarray(context, dtype=np.float64))
     plain = timed(timer, graph(target.model, decode(batch, kept + 1.0), target.plan, target.topology))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from perfmodel.roofline.flops import crossovers as crossovers
     from perfmodel.roofline.sweep import sweep as sweep
     from perfmodel.validate.check import check as check
+    from perfmodel.validate.measured_tables import measured as measured
 
 _EXPORTS = {
     "model": "perfmodel.modelspecs.load:model",
@@ -38,6 +39,7 @@ _EXPORTS = {
     "critical_batch": "perfmodel.roofline.critical:critical_batch",
     "crossovers": "perfmodel.roofline.flops:crossovers",
     "check": "perfmodel.validate.check:check",
+    "measured": "perfmodel.validate.measured_tables:measured",
 }
 __all__ = [*_EXPORTS]
 

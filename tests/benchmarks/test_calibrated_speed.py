@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from perfmodel.base.num import Num
-from perfmodel.roofline.calibrated.model import Calibrated, total
+from perfmodel.roofline.calibrated.model import Calibrated
+from perfmodel.roofline.calibrated.times import total
 from perfmodel.roofline.efficiency import load
 from perfmodel.roofline.graph import graph
 from perfmodel.roofline.setup import Setup, setup

@@ -73,17 +73,40 @@ def plan_options() -> Callable[[F], F]:
 
 
 def fidelity_options() -> Callable[[F], F]:
-    """Which kind of times, and whose."""
-    return _stack(
+    """Which kind of times, and whose; the command is given ``measured`` as tables that were read."""
+    options = _stack(
         [
             click.option(
-                "--fidelity", type=click.Choice(["bound", "calibrated"]), default="bound", show_default=True,
-                help="Roofline bounds, or times fitted to measurements with their 80 % intervals.",
+                "--fidelity", type=click.Choice(["bound", "calibrated", "measured"]), default="bound",
+                show_default=True, help="Roofline bounds, times fitted to measurements, or a recorded table's times.",
             ),
-            click.option("--engine", help="Whose kernels calibrated times are of: vllm, trtllm or sglang."),
+            click.option("--engine", help="Whose kernels the times are of: vllm, trtllm or sglang."),
             click.option("--efficiency", multiple=True, type=click.Path(), help="A fit of your own (YAML)."),
+            click.option("--measured", multiple=True, type=click.Path(), help="Operator times of this GPU (CSV)."),
         ]
     )  # fmt: skip
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def given(*args: Any, measured: tuple[str, ...], **kwargs: Any) -> Any:
+            return function(*args, measured=_tables(measured), **kwargs)
+
+        return options(given)  # type: ignore[return-value]
+
+    return decorate
+
+
+def _tables(paths: tuple[str, ...]) -> tuple[Any, ...]:
+    """Recorded tables; what of their rows cannot be used is said on stderr."""
+    if not paths:
+        return ()
+    from perfmodel.validate.measured_tables import measured
+
+    tables = tuple(measured(path) for path in paths)
+    for table in tables:
+        for reason, count in table.skipped.items():
+            click.echo(f"{table.name}: {count:,} rows not used: {reason}", err=True)
+    return tables
 
 
 def workload_options() -> Callable[[F], F]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from perfmodel.commands._options import numbers, plan_options, workload_options
+from perfmodel.commands._options import fidelity_options, numbers, plan_options, workload_options
 
 
 @click.command(name="report")
@@ -15,8 +15,9 @@ from perfmodel.commands._options import numbers, plan_options, workload_options
 @click.option("--batch", default="1", show_default=True, help="Sequences; several are overlaid.")
 @workload_options()
 @plan_options()
+@fidelity_options()
 @click.option("-o", "--output-file", "path", required=True, type=click.Path(), help="The page, such as report.html.")
-def command(gpu: str, model: str, batch: str, input_tokens: int, output_tokens: int, path: str, **plan: Any) -> None:
+def command(gpu: str, model: str, batch: str, input_tokens: int, output_tokens: int, path: str, **options: Any) -> None:
     """Write one self-contained page: summary, roofline, operators, claims and the sources of the numbers."""
     from perfmodel.base.errors import UsageError
     from perfmodel.reports.claims import ledger
@@ -27,7 +28,7 @@ def command(gpu: str, model: str, batch: str, input_tokens: int, output_tokens: 
     if not path.casefold().endswith((".html", ".htm")):
         raise UsageError(f"a report is a page: name a file in .html, not {path[:80]!r}")
     analyses = [
-        analyze(model, g, batch=b, input=input_tokens, output=output_tokens, **plan)
+        analyze(model, g, batch=b, input=input_tokens, output=output_tokens, **options)
         for g in gpu.split(",")
         for b in numbers(batch, "batch")
     ]

@@ -9,6 +9,7 @@ import click
 
 from perfmodel.commands._options import (
     emit,
+    fidelity_options,
     numbers,
     output_options,
     plan_options,
@@ -24,11 +25,12 @@ PICTURES = (".png", ".svg", ".html")
 @click.option("--batch", default="1", show_default=True, help="Sequences; several (1,8,64) are overlaid.")
 @workload_options()
 @plan_options()
+@fidelity_options()
 @click.option("--dark", is_flag=True, help="Dark picture.")
 @output_options("the picture (.png, .svg), the page (.html) or the table", PICTURES)
 def command(
     gpu: str, model: str, batch: str, input_tokens: int, output_tokens: int, dark: bool, fmt: str, path: str | None,
-    **plan: Any,
+    **options: Any,
 ) -> None:  # fmt: skip
     """Put every operator of MODEL on the roofline of GPU.
 
@@ -38,7 +40,7 @@ def command(
     from perfmodel.roofline.analysis import analyze
 
     analyses = [
-        analyze(model, g, batch=b, input=input_tokens, output=output_tokens, **plan)
+        analyze(model, g, batch=b, input=input_tokens, output=output_tokens, **options)
         for g in gpu.split(",")
         for b in numbers(batch, "batch")
     ]

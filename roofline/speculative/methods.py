@@ -1,0 +1,182 @@
+"""The catalogue of methods: what drafts, how, how much is accepted, and what was published, each with its source.
+
+A method is data (``data/methods/*.yaml``); what it costs comes from the graph of its drafter on the GPU asked about.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from perfmodel.base.catalogue import Catalogue, looks_like_path
+from perfmodel.base.errors import UsageError
+from perfmodel.base.validation import build
+from perfmodel.base.yamlio import load_yaml
+from perfmodel.modelspecs.schema_base import Frozen
+from perfmodel.roofline.setup import Setup
+from perfmodel.roofline.speculative import drafts
+from perfmodel.roofline.speculative.drafts import Draft
+from perfmodel.roofline.speculative.formulas import MAX_GAMMA
+
+METHODS = Catalogue(Path(__file__).parents[1] / "data" / "methods", "method", "methods")
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class DraftSource(Frozen):
+    """What proposes the tokens; the fields besides ``kind`` are the arguments of the builder in ``drafts``."""
+
+    kind: Literal["independent", "eagle", "mtp", "medusa", "lookup", "own_sparse"]
+    version: Literal[1, 2, 3] = 3
+    heads: Annotated[int, Field(ge=1, le=16)] = 4
+    window: Annotated[int, Field(ge=0, le=10**6)] = 0
+    single_pass: bool = Field(False, description="trained to propose all tokens in one pass")
+    concurrent: bool = Field(False, description="runs beside the verification, on a device of its own")
+
+    def build(self, target: Setup, model: str | None = None, **options: Any) -> Draft:
+        """The drafter for a target.
+
+        Parameters
+        ----------
+        model : str, optional
+            The independent drafter; needed by that kind, refused by the others.
+        **options
+            ``draft_tp``, ``draft_weights`` (independent drafters).
+
+        Raises
+        ------
+        UsageError
+        """
+        if (model is None) == (self.kind == "independent"):
+            wants = "needs --draft MODEL" if model is None else "has a drafter of its own: leave out --draft"
+            raise UsageError(f"this method {wants}")
+        found = self._build(target, model, **options)
+        return drafts.parallel(found) if self.single_pass and found.ready else found
+
+    def _build(
+        self, target: Setup, model: str | None, draft_tp: int | None = None, draft_weights: str | None = None
+    ) -> Draft:
+        if self.kind == "independent":
+            assert model is not None
+            return drafts.independent(target, model, draft_tp, draft_weights, self.window)
+        if self.kind == "eagle":
+            return drafts.eagle(target, self.version)
+        if self.kind == "medusa":
+            return drafts.medusa(target, self.heads)
+        if self.kind == "own_sparse":
+            return drafts.own_sparse(target, self.window)
+        return drafts.mtp(target) if self.kind == "mtp" else drafts.lookup(target)
+
+
+class Strategy(Frozen):
+    """How proposals are organised: a chain of ``gamma``, or a tree."""
+
+    kind: Literal["chain", "tree", "dynamic tree"] = "chain"
+    gamma: Annotated[int, Field(ge=1, le=MAX_GAMMA)] = Field(5, description="chain length, or depth of the tree")
+    width: Annotated[int, Field(ge=1, le=64)] = Field(1, description="nodes expanded a level by a serial drafter")
+    nodes: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="tree nodes that are verified")
+
+
+class Acceptance(Frozen):
+    """How much is accepted in a stated setting.
+
+    ``alphas`` are the chances of position 1, 2, ..., given that those before were accepted; the last holds for what
+    follows. ``siblings`` are, for trees, the chances of the second, third, ... candidate of a position given that the
+    ones before it were rejected.
+    """
+
+    alphas: tuple[Fraction, ...] = Field(min_length=1, max_length=64)
+    siblings: tuple[Fraction, ...] = ()
+    setting: str
+    source: str = Field(min_length=3)
+
+    def positions(self, gamma: int) -> NDArray[np.float64]:
+        """Acceptance of positions 1 to ``gamma``."""
+        return np.array([self.alphas[min(i, len(self.alphas) - 1)] for i in range(gamma)])
+
+    def ranks(self, depth: int) -> NDArray[np.float64]:
+        """Chance of each candidate of each depth, given its parent; shape ``(depth, 1 + siblings)``.
+
+        The first candidate has ``alpha``; the k-th gets ``siblings[k]`` of what is left, scaled with ``alpha`` over the
+        first position's so that deeper levels are less sure at every rank.
+        """
+        table = np.zeros((depth, 1 + len(self.siblings)))
+        first = max(self.alphas[0], 1e-9)
+        for level, alpha in enumerate(self.positions(depth)):
+            left = 1.0 - alpha
+            table[level, 0] = alpha
+            for k, chance in enumerate(self.siblings):
+                table[level, k + 1] = left * min(chance * alpha / first, 1.0)
+                left -= table[level, k + 1]
+        return table
+
+
+class PublishedResult(Frozen):
+    """A published result."""
+
+    speedup: Positive | None = None
+    speedup_high: Positive | None = Field(None, description="where a range is given")
+    tau: Positive | None = None
+    setting: str
+    source: str = Field(min_length=3)
+
+
+class Method(Frozen):
+    """A method of speculative decoding."""
+
+    name: str
+    title: str
+    aliases: tuple[str, ...] = ()
+    year: Annotated[int, Field(ge=2018, le=2100)]
+    source: str = Field(min_length=3)
+    draft: DraftSource
+    strategy: Strategy = Strategy()
+    verification: Literal["exact", "typical"] = "exact"
+    acceptance: Acceptance
+    published: tuple[PublishedResult, ...] = ()
+    wins: str = Field(description="where it wins, in a sentence")
+    notes: str = ""
+
+    @model_validator(mode="after")
+    def _tree_has_siblings(self) -> Method:
+        if self.strategy.kind != "chain" and not self.acceptance.siblings:
+            raise ValueError("a tree needs the acceptance of siblings")
+        return self
+
+
+def method(name: str | Method) -> Method:
+    """A method: a built-in name or alias, or a YAML file.
+
+    Raises
+    ------
+    UnknownName
+        With near matches.
+    SpecError
+        When the file is not a valid method.
+
+    >>> method("eagle3").draft.kind
+    'eagle'
+    """
+    if isinstance(name, Method):
+        return name
+    if looks_like_path(name):
+        path = Path(name)
+        return build(Method, {"name": path.stem, **load_yaml(path)}, path)
+    return _builtin(METHODS.resolve(name))
+
+
+@functools.cache
+def _builtin(name: str) -> Method:
+    data, path = METHODS.read(name)
+    return build(Method, {"name": name, **data}, path.name)
+
+
+def methods() -> list[Method]:
+    """All built-in methods, by year and name."""
+    return sorted((_builtin(name) for name in METHODS.names), key=lambda m: (m.year, m.name))
