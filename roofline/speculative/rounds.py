@@ -198,8 +198,8 @@ def draft_passes(draft: Draft, clock: Clock, batch: Num, context: Num, shape: Sh
     """The first draft pass of a round and one later pass (at the mean context of them).
 
     The first takes the path that was just verified (padded to its longest, as engines do) where the drafter needs the
-    target's features there; a
-    single-pass drafter proposes everything in it, over a mask token a drafted position when it has layers.
+    target's features there; a single-pass drafter proposes everything in it, over a mask token a drafted position when
+    it has layers.
     """
     first_q: Num = 1.0
     if draft.catches_up:

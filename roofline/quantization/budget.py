@@ -1,0 +1,167 @@
+"""Which width each tensor should have: the least error under a byte budget, solved exactly.
+
+``minimise sum error(t, w_t)`` over one width ``w_t`` a tensor, ``subject to sum bytes(t, w_t) <= budget``: a
+multiple-choice knapsack, given to HiGHS as an integer programme (scipy). Tensors with the same options are one integer
+count an option, which keeps a model of hundreds of layers small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.base.errors import DoesNotFit, UsageError
+from perfmodel.base.units import gb
+
+#: HiGHS stops at this relative gap between the found and the best possible error: equal to double precision.
+GAP = 1e-9
+#: And, exact or not, after so many seconds.
+SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to store a tensor.
+
+    Attributes
+    ----------
+    label : str
+        Such as ``int4``.
+    bytes : float
+        Of the whole tensor, scales included.
+    error : float
+        What it costs, in any unit that adds up over tensors; >= 0.
+    """
+
+    label: str
+    bytes: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A tensor and the ways in which it may be stored."""
+
+    name: str
+    options: tuple[Option, ...]
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The chosen option of each tensor.
+
+    Attributes
+    ----------
+    chosen : tuple[Option, ...]
+        In the order of the choices.
+    bytes, error : float
+        Sums.
+    least_error : float
+        No allocation under the budget has less: equal to ``error`` where the solution is proven.
+    """
+
+    chosen: tuple[Option, ...]
+    bytes: float
+    error: float
+    least_error: float
+
+    @property
+    def proven(self) -> bool:
+        """Whether nothing better exists, to nine digits."""
+        return self.error - self.least_error <= GAP * max(abs(self.error), 1e-300) * 10
+
+
+def allocate(choices: Sequence[Choice], budget: float, seconds: float = SECONDS) -> Allocation:
+    """The allocation of least error whose bytes are within the budget.
+
+    Parameters
+    ----------
+    choices : sequence of Choice
+    budget : float
+        [bytes]
+    seconds : float
+        Time limit; what is found by then is returned with its bound.
+
+    Raises
+    ------
+    DoesNotFit
+        When the smallest options are above the budget.
+    UsageError
+        For an empty choice, or a size or error that is negative or not finite.
+
+    >>> two = Choice("w", (Option("int4", 5.0, 1.0), Option("int8", 9.0, 0.1)))
+    >>> [o.label for o in allocate([two, two], 14.0).chosen]
+    ['int8', 'int4']
+    """
+    _check(choices, budget)
+    groups: dict[tuple[Option, ...], list[int]] = {}
+    for i, choice in enumerate(choices):
+        groups.setdefault(_undominated(choice.options), []).append(i)
+    counts, bound = _solve(list(groups), [len(members) for members in groups.values()], budget, seconds)
+    chosen: list[Option | None] = [None] * len(choices)
+    for options, members, numbers in zip(groups, groups.values(), counts, strict=True):
+        # of equal tensors the first ones get the surer widths: early layers are the more sensitive ones
+        order = sorted(range(len(options)), key=lambda o: options[o].error)
+        spread = [options[o] for o in order for _ in range(int(numbers[o]))]
+        for member, option in zip(members, spread, strict=True):
+            chosen[member] = option
+    found = tuple(option for option in chosen if option is not None)
+    return Allocation(found, sum(o.bytes for o in found), sum(o.error for o in found), bound)
+
+
+def _check(choices: Sequence[Choice], budget: float) -> None:
+    for choice in choices:
+        if not choice.options:
+            raise UsageError(f"{choice.name} has no option; give at least one")
+        for option in choice.options:
+            values = np.array([option.bytes, option.error])
+            if not (np.isfinite(values) & (values >= 0)).all():
+                raise UsageError(
+                    f"{choice.name} as {option.label}: {option.bytes:g} bytes with error {option.error:g}; both must "
+                    "be finite and >= 0"
+                )
+    least = sum(min(o.bytes for o in choice.options) for choice in choices)
+    if least > budget:
+        raise DoesNotFit(
+            f"the narrowest widths take {gb(least)}, the budget is {gb(budget)}; raise it to that or allow fewer bits",
+            least, budget,
+        )  # fmt: skip
+
+
+def _undominated(options: tuple[Option, ...]) -> tuple[Option, ...]:
+    """Options without those that another beats in both bytes and error."""
+    kept: list[Option] = []
+    for option in sorted(options, key=lambda o: (o.bytes, o.error)):
+        if not kept or option.error < kept[-1].error:
+            kept.append(option)
+    return tuple(kept)
+
+
+def _solve(
+    groups: list[tuple[Option, ...]], sizes: list[int], budget: float, seconds: float
+) -> tuple[list[NDArray[np.int64]], float]:
+    """How many tensors of each group take each option, and the proven lower limit of the error."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    flat = [o for options in groups for o in options]
+    errors, sizes_bytes = np.array([o.error for o in flat]), np.array([o.bytes for o in flat])
+    owner = np.repeat(np.arange(len(groups)), [len(options) for options in groups])
+    one_each = (owner[None, :] == np.arange(len(groups))[:, None]).astype(float)
+    scale_e, scale_b = max(errors.max(initial=0.0), 1e-300), max(sizes_bytes.max(initial=0.0), 1.0)
+    result = milp(
+        errors / scale_e,
+        constraints=[
+            LinearConstraint(one_each, sizes, sizes),
+            LinearConstraint(sizes_bytes[None, :] / scale_b, -np.inf, budget / scale_b),
+        ],
+        integrality=np.ones(len(flat)), bounds=Bounds(0, np.array(sizes, dtype=float)[owner]),
+        options={"time_limit": seconds, "mip_rel_gap": GAP},
+    )  # fmt: skip
+    if result.x is None:
+        raise UsageError(f"no allocation was found within {seconds:g} s; allow more time")
+    numbers = np.rint(result.x).astype(np.int64)
+    limit = float(result.mip_dual_bound) * scale_e if result.mip_dual_bound is not None else float(errors @ numbers)
+    return [numbers[owner == g] for g in range(len(groups))], limit

@@ -1,0 +1,87 @@
+"""The width of each tensor under a budget: exact, within the budget, never worse with more room."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfmodel.base.errors import DoesNotFit, UsageError
+from perfmodel.roofline.quantization.budget import Choice, Option, allocate
+
+BITS = (2, 3, 4, 8, 16)
+
+
+def tensor(name: str, elements: int, weight: float) -> Choice:
+    """A tensor whose error falls fourfold a bit, as rounding noise does."""
+    return Choice(name, tuple(Option(f"{b} bits", elements * b / 8, weight * elements * 4.0**-b) for b in BITS))
+
+
+def brute_force(choices: list[Choice], budget: float) -> float:
+    """Least error over every combination."""
+    return min(
+        sum(o.error for o in combination)
+        for combination in itertools.product(*(c.options for c in choices))
+        if sum(o.bytes for o in combination) <= budget
+    )
+
+
+@settings(max_examples=60)
+@given(
+    parts=st.lists(st.tuples(st.integers(1, 50), st.floats(0.1, 10)), min_size=1, max_size=6),
+    room=st.floats(0, 1),
+)
+def test_equals_brute_force(parts: list[tuple[int, float]], room: float) -> None:
+    """No combination of widths within the budget has less error."""
+    choices = [tensor(f"t{i}", 8 * n, w) for i, (n, w) in enumerate(parts)]
+    least, most = (sum(pick(o.bytes for o in c.options) for c in choices) for pick in (min, max))
+    budget = least + room * (most - least)
+    got = allocate(choices, budget)
+    assert got.bytes <= budget + 1e-9
+    assert got.error == pytest.approx(brute_force(choices, budget), rel=1e-9)
+    assert got.proven
+
+
+def test_two_hundred_tensors() -> None:
+    """200 tensors with five widths each are solved to proof."""
+    rng = np.random.default_rng(0)
+    choices = [
+        tensor(f"t{i}", int(n), w)
+        for i, (n, w) in enumerate(zip(rng.integers(10**6, 10**8, 200), rng.lognormal(size=200), strict=True))
+    ]
+    budget = sum(c.options[-1].bytes for c in choices) * 4.25 / 16
+    got = allocate(choices, budget)
+    assert got.proven
+    assert 0.999 * budget < got.bytes <= budget
+
+
+def test_more_room_is_never_worse() -> None:
+    """The error falls with the budget, down to that of the widest options."""
+    choices = [tensor(f"t{i}", 1000 * (i + 1), 1.0 / (i + 1)) for i in range(12)]
+    widest = sum(c.options[-1].bytes for c in choices)
+    errors = [allocate(choices, widest * share).error for share in (0.2, 0.3, 0.5, 0.8, 1.0)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] == pytest.approx(sum(c.options[-1].error for c in choices))
+
+
+def test_equal_tensors_favour_the_first() -> None:
+    """Of equal tensors the earlier ones get the wider formats."""
+    got = allocate([tensor("w", 800, 1.0)] * 4, 4 * 300 + 100.0)
+    sizes = [o.bytes for o in got.chosen]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("choices", "budget", "error", "message"),
+    [
+        ([tensor("w", 8, 1.0)], 1.0, DoesNotFit, "the narrowest widths take"),
+        ([Choice("w", ())], 1.0, UsageError, "w has no option"),
+        ([Choice("w", (Option("x", float("nan"), 0.0),))], 1.0, UsageError, "w as x: nan bytes"),
+        ([Choice("w", (Option("x", 1.0, -1.0),))], 1.0, UsageError, "with error -1"),
+    ],
+)
+def test_bad_input(choices: list[Choice], budget: float, error: type[Exception], message: str) -> None:
+    """What cannot be allocated is refused with the numbers."""
+    with pytest.raises(error, match=message):
+        allocate(choices, budget)
