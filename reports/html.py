@@ -99,9 +99,9 @@ def page(
     """
     from perfmodel.reports.roofline_plot import svg_text
 
-    noun = device_noun(analyses)
+    noun, picture = device_noun(analyses), svg_text(analyses, inline=True)
     parts = [
-        Section("Roofline", [_roofline_words(analyses)], html=f'<div class="wide figure">{svg_text(analyses, inline=True)}</div>'),
+        Section("Roofline", [_roofline_words(analyses)], html=f'<div class="wide figure">{picture}</div>'),
         Section("Operators", [_operator_words(analyses)], _operator_tables(analyses)),
         Section("Memory", [MEMORY_WORDS.format(device=noun)], _memory_tables(analyses)),
         *sections,
@@ -127,8 +127,8 @@ def page(
 ROOFLINE_WORDS = (
     "Each point is an operator of prefill or decode: how many FLOPs it does for each byte of device memory, and the "
     "rate it reaches if it takes {time}. Its area is its share of its phase's time. Left of a ridge, memory "
-    "bandwidth limits; right of it, the matrix units do.{drop} FLOPs here are those of the matrix units where an operator "
-    "uses them: the softmax of attention runs on other units at the same time."
+    "bandwidth limits; right of it, the matrix units do.{drop} FLOPs here are those of the matrix units where an "
+    "operator uses them: the softmax of attention runs on other units at the same time."
 )
 OPERATOR_WORDS = (
     "FLOPs, bytes and times of all runs of an operator in one step, on one {device}; decode is the mean step of the "
@@ -154,9 +154,10 @@ CALIBRATED_WORDS = (
     "physics with few parameters, fitted to measured kernels, predicts; low and high: its 80 % interval."
 )
 MEASURED_WORDS = (
-    "Bound: the roofline at datasheet peaks. Time: from the recorded table where it has the shape, interpolated between "
-    "its rows, calibrated beyond them, as the last column says; low and high: its 80 % interval."
+    "Bound: the roofline at datasheet peaks. Time: from the recorded table where it has the shape, interpolated "
+    "between its rows, calibrated beyond them, as the last column says; low and high: its 80 % interval."
 )
+_TIMES = {"bound": DATASHEET_WORDS, "calibrated": CALIBRATED_WORDS, "measured": MEASURED_WORDS}
 ORIGIN_WORDS = (
     "Where the times come from, each with its share of a request's time. How far such times are off on shapes that the "
     "fit did not see is in the project's accuracy page."
@@ -173,11 +174,10 @@ def _roofline_words(analyses: Sequence[Analysis]) -> str:
 def _origins(analyses: Sequence[Analysis]) -> list[Section]:
     """Where the times come from, when they are not bounds alone."""
     columns = (Column("share", "share of the time", show=words.percent), Column("origin", "origin"))
-    tables = [
-        Table(name, columns, [{"share": share, "origin": words.clip(origin, 300)} for origin, share in a.origins.items()])
-        for name, a in zip(_named(analyses, "Origins"), analyses, strict=True)
-        if a.origins
-    ]
+    tables = []
+    for name, a in zip(_named(analyses, "Origins"), analyses, strict=True):
+        rows = [{"share": share, "origin": words.clip(origin, 300)} for origin, share in a.origins.items()]
+        tables += [Table(name, columns, rows)] if rows else []
     return [Section("Origin of the times", [ORIGIN_WORDS], tables)] if tables else []
 
 
@@ -186,9 +186,7 @@ def _operator_words(analyses: Sequence[Analysis]) -> str:
     if words.bounds_only(analyses):
         times = f"Times are roofline bounds. {measured}" if measured else DATASHEET_WORDS
     else:
-        mixed = dict.fromkeys({"calibrated": CALIBRATED_WORDS, "measured": MEASURED_WORDS}.get(a.fidelity, DATASHEET_WORDS)
-                              for a in analyses)  # fmt: skip
-        times = " ".join([*mixed, measured]).strip()
+        times = " ".join([*dict.fromkeys(_TIMES[a.fidelity] for a in analyses), measured]).strip()
     return f"{OPERATOR_WORDS.format(device=device_noun(analyses))} {times}"
 
 
@@ -231,10 +229,10 @@ def _named(analyses: Sequence[Analysis], what: str) -> list[str]:
 def _operator_tables(analyses: Sequence[Analysis]) -> list[Table]:
     tables = []
     for key, analysis in zip(words.keys(analyses), analyses, strict=True):
-        rows = roofline_rows([analysis])
+        rows, columns = roofline_rows([analysis]), operator_columns([analysis])[1:]
         for phase in (analysis.prefill, analysis.decode):
             name = ", ".join(filter(None, [phase.name.capitalize(), key]))
-            tables.append(Table(name, operator_columns([analysis])[1:], [row for row in rows if row["phase"] == phase.name]))
+            tables.append(Table(name, columns, [row for row in rows if row["phase"] == phase.name]))
     return tables
 
 

@@ -1,9 +1,10 @@
 """What a roofline picture shows, as numbers and words: roofs, slopes, ridges, points and the labels of points.
 
 The coordinates of an operator are its arithmetic intensity (FLOP per byte of device memory) and the FLOP/s it reaches
-in its predicted time: at bound fidelity the bound, where a point is below the roof if something else than memory or
-matrix units limits it. At another fidelity it lies below the place of its bound, which is given beside it. Its FLOPs are those of the matrix units where it uses them: their roof it is that it stands under, and vector work beside
-them (the softmax in attention) would lift it above. Operators of vector work alone count that.
+in its predicted time. At bound fidelity that is the bound, where a point is below the roof if something else than
+memory or matrix units limits it; at another one it lies below the place of its bound, which is drawn too. Its FLOPs are
+those of the matrix units where it uses them: their roof it is that it stands under, and vector work beside them (the
+softmax in attention) would lift it above. Operators of vector work alone count that.
 """
 
 from __future__ import annotations

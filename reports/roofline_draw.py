@@ -77,10 +77,6 @@ def balanced(text: str, columns: int) -> list[str]:
     return textwrap.wrap(text, columns) or [""]
 
 
-def _ends(a: Analysis) -> tuple[tuple[float, float], tuple[float, float]]:
-    return a.ttft_interval, a.tpot_interval
-
-
 class Picture:
     """One roofline picture in the making."""
 
@@ -218,9 +214,10 @@ class Picture:
         for index, (a, key) in enumerate(zip(self.analyses, self.keys, strict=True)):
             prefill, decode = (Line2D([], [], **self._marker(phase, index, 8)) for phase in SHAPES)
             times = [engineering(seconds, "s") for seconds in (a.ttft_s, a.tpot_s)]
-            if a.fidelity != "bound" and len(self.analyses) == 1:
-                times = [f"{t} ({between(ends)})" for t, ends in zip(times, _ends(a), strict=True)]
-            texts = f"prefill {times[0]}", f"decode a token {times[1]}" if "(" in times[1] else f"decode {times[1]} a token"
+            ends = [
+                f" ({between(e)})" * (a.fidelity != "bound" and not key) for e in (a.ttft_interval, a.tpot_interval)
+            ]
+            texts = f"prefill {times[0]}{ends[0]}", f"decode {times[1]} a token{ends[1]}"
             if not key:
                 return [((prefill,), texts[0]), ((decode,), texts[1])]
             dash = DASHES[self.gpus.index(a.setup.gpu)]

@@ -110,7 +110,7 @@ _MEANING = {
 
 _STEPS = (
     "calibrated: physics with few parameters, fitted to measured kernels, and steps fitted to an engine's log; the "
-    "host's time is in them; low and high: 80 % interval of whole steps"
+    "host's time is in them; low and high: 80 % interval of whole steps, of operators where few steps were measured"
 )
 
 

@@ -80,9 +80,8 @@ def _ends(a: Analysis) -> tuple[str, str, str]:
     if a.fidelity == "bound":
         ceiling = f"ceiling {a.tokens_ceiling_per_s:,.4g}"
         return f"floor {seconds(a.ttft_floor_s)}", f"floor {seconds(a.tpot_floor_s)}", ceiling
-    bounds = a.ttft_bound_s, float(a.decode.time.bound)
-    times = (f"{between(ends)}; bound {seconds(b)}" for ends, b in zip((a.ttft_interval, a.tpot_interval), bounds, strict=True))
-    ttft, tpot = times
+    ttft = f"{between(a.ttft_interval)}; bound {seconds(a.ttft_bound_s)}"
+    tpot = f"{between(a.tpot_interval)}; bound {seconds(float(a.decode.time.bound))}"
     return ttft, tpot, f"ceiling {a.tokens_ceiling_per_s:,.4g}"
 
 
@@ -118,7 +117,7 @@ def phase_words(a: Analysis, phase: Phase) -> str:
         words = f"{work}; its time is limited by {share_list(shares)}."
     else:
         work = f"{work} ({between((float(time.low), float(time.high)))}), its bound is {seconds(float(time.bound))}"
-        words = f"{work}; of its time, operators take {share_list(shares)} by what their bounds are limited by."
+        words = f"{work}; by what limits its operators' bounds, its time is {share_list(shares)}."
     if not float(cost.bytes):
         return words
     value, ridge = float(cost.flops) / float(cost.bytes), gpu.ridge(math_)

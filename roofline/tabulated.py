@@ -109,7 +109,8 @@ class TabulatedSource:
         else:
             n, m = ceil(decodes / self._ranks), ceil(chunks / self._ranks)
         t, r = n + round(m * tokens), n + m
-        if not r or t > self.most_tokens or r > self.most_sequences or queries != 1 or max(context, reach) > self.longest:
+        longest = context if context > reach else reach
+        if not r or t > self.most_tokens or r > self.most_sequences or queries != 1 or longest > self.longest:
             self.missed += 1
             return self.model.step_time(batch)
         a = self._tokens[t] or self._fill(self._tokens, t, self.model.parts.tokens)

@@ -16,7 +16,7 @@ from perfmodel.validate.fit_kernel import check, scores
 from perfmodel.validate.fit_predict import table_kind, unknown
 from perfmodel.validate.fit_store import record
 from perfmodel.validate.fit_transfer import joint_fit, pooled
-from perfmodel.validate.table_aiconfigurator import PREFIX, Table, tables
+from perfmodel.validate.table_aiconfigurator import NOTICE, PREFIX, Table, tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 #: Fewer rows of a kind and format than this do not fix its parameters and their interval; more than so many add nothing
 #: to the fit but time: a sample of them is taken.
 LEAST_ROWS, MOST_ROWS = 60, 3000
+#: Shapes are left out by whole groups, a fifth of them at a time.
+LEAST_GROUPS = 5
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ class Calibration:
         """The file that ``--efficiency`` takes."""
         title = f"{load_gpu(self.gpu).title} under {self.engine}: operator times fitted to measurements"
         head = {"title": title, "gpu": self.gpu, "engine": self.engine, "date": date.today().isoformat()}
-        return {**head, "source": source, "licence": "the user's own", "kernels": self.kernels}
+        licence = f"fitted to tables of {NOTICE}" if PREFIX in source else "the user's own"
+        return {**head, "source": source, "licence": licence, "kernels": self.kernels}
 
 
 def fit_cell(cell: Cell, simple: dict[str, float]) -> tuple[dict[str, Any], dict[str, float]]:
@@ -91,8 +94,8 @@ def calibrate(files: Sequence[str | Path], gpu: str | None = None, engine: str |
         )
     kernels, lines = [], []
     for cell in chosen:
-        if len(cell.measured) < LEAST_ROWS:
-            skipped.append(f"{cell.kind} {cell.fmt}: {len(cell.measured)} rows; at least {LEAST_ROWS} are needed")
+        if problem := _too_few(cell):
+            skipped.append(f"{cell.kind} {cell.fmt}: {problem}")
             continue
         cell = _sample(cell, skipped)
         kept, found = fit_cell(cell, joint_fit(pooled([cell], cell.kind, [cell.gpu]), SIMPLE).params)
@@ -101,6 +104,19 @@ def calibrate(files: Sequence[str | Path], gpu: str | None = None, engine: str |
     if not kernels:
         raise UsageError(f"nothing could be fitted: {'; '.join(skipped)}")
     return Calibration(pairs[0][0], pairs[0][1], kernels, lines, skipped)
+
+
+def _too_few(cell: Cell) -> str:
+    """Why a cell cannot be fitted and judged; ``""`` when it can."""
+    import numpy as np
+
+    rows, usable = len(cell.measured), cell.bound <= cell.measured
+    if rows < LEAST_ROWS:
+        return f"{rows} rows; at least {LEAST_ROWS} are needed"
+    if usable.sum() < LEAST_ROWS:
+        return f"{int(usable.sum())} of {rows} rows are not faster than the bound; at least {LEAST_ROWS} are needed"
+    groups = len(np.unique(cell.groups[usable], axis=0))
+    return f"{groups} groups of shapes; at least {LEAST_GROUPS} are needed" if groups < LEAST_GROUPS else ""
 
 
 def _sample(cell: Cell, skipped: list[str]) -> Cell:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -84,11 +84,14 @@ class Recorded:
         By kind, format, GPU, engine and version.
     skipped : dict[str, int]
         Why rows were not read, and how many.
+    notes : tuple[str, ...]
+        What to know about the others.
     """
 
     name: str
     rows: tuple[Rows, ...]
-    skipped: Mapping[str, int]
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def of(self, gpu: str, engine: str) -> tuple[Rows, ...]:
         """The rows of a GPU and an engine (``""``: of the only one).
@@ -126,9 +129,7 @@ class Page(Scatter):
         self.source = ", ".join(dict.fromkeys(r.source for r in rows))
         kind, names = rows[0].kind, tuple(rows[0].sizes)
         points = np.concatenate([np.stack([np.log(r.sizes[n]) for n in names], 1) for r in rows])
-        seconds, bound = np.concatenate([r.seconds for r in rows]), np.concatenate([r.bound for r in rows])
+        seconds = np.concatenate([r.seconds for r in rows])
         modelled = np.concatenate([np.broadcast_to(r.harness(kernel, chip), r.seconds.shape) for r in rows])
-        kept = seconds >= bound * (1 - 1e-9)
-        self.faster = int((~kept).sum())
         line = [names.index(n) for n in MODEL_SIZES[kind]]
-        super().__init__(points[kept], np.log(seconds / modelled)[kept], line, kind in TUNED)
+        super().__init__(points, np.log(seconds / modelled), line, kind in TUNED)

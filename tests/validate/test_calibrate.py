@@ -50,6 +50,13 @@ def test_too_few_rows_are_not_fitted(table: Path, tmp_path: Path) -> None:
     pd.read_csv(table).query("gpu == 'h100_sxm' and kv_cache_dtype == 'bfloat16'").head(10).to_csv(path, index=False)
     with pytest.raises(UsageError, match="10 rows; at least 60 are needed"):
         calibrate([path])
+    one = pd.read_csv(table).query("gpu == 'h100_sxm' and kv_cache_dtype == 'bfloat16'")
+    one.assign(num_heads=32, num_key_value_heads=8, head_dim=128, latency_us=1e4).to_csv(path, index=False)
+    with pytest.raises(UsageError, match="1 groups of shapes; at least 5 are needed"):
+        calibrate([path])
+    one.assign(latency_us=1e-6).to_csv(path, index=False)
+    with pytest.raises(UsageError, match=r"0 of \d+ rows are not faster than the bound"):
+        calibrate([path])
 
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:

@@ -106,6 +106,8 @@ def _tables(paths: tuple[str, ...]) -> tuple[Any, ...]:
     for table in tables:
         for reason, count in table.skipped.items():
             click.echo(f"{table.name}: {count:,} rows not used: {reason}", err=True)
+        for note in table.notes:
+            click.echo(f"{table.name}: {note}", err=True)
     return tables
 
 

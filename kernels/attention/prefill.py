@@ -1,0 +1,273 @@
+"""Prefill attention, forward: many queries a sequence, dense or packed, with a causal mask, a window and sinks.
+
+A FlashAttention that keeps scores in registers: `prefill_tma` where tiles are loaded by descriptor, `prefill_pointer`
+elsewhere. The configuration table says which, so both can be measured on one GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from ..checks import check_range, check_tensor, require
+from ..device import prepare_descriptors
+from ..table import Config, select
+from .prefill_pointer import prefill_pointer_kernel
+from .prefill_tma import prefill_tma_kernel
+
+HEAD_DIMS = (64, 128, 256)
+DTYPES = (torch.float16, torch.bfloat16)
+
+L2_BYTES = 32 * 2**20
+"""Keys and values that are worked on at a time, so that L2 (40 MB on A100, 50 MB on H100) keeps them. [bytes]"""
+
+_LOG2E = math.log2(math.e)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Where sequences of different lengths lie in packed tensors.
+
+    starts_q, starts_k: [sequences + 1] int32, cumulative lengths from 0 to the total number of tokens, on the device.
+    max_q, max_k: the longest length, as plain ints, so that nothing is read back from the device; one that is too
+    small leaves rows unwritten.
+    """
+
+    starts_q: torch.Tensor
+    starts_k: torch.Tensor
+    max_q: int
+    max_k: int
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    sequences: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    queries: int
+    keys: int
+
+
+def prefill_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = True,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    packed: Packed | None = None,
+    warp_specialized: bool = False,
+    out: tuple[torch.Tensor, torch.Tensor] | None = None,
+    config: Config | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of every query over the keys it may see, and the log-sum-exp of its scores.
+
+    Parameters
+    ----------
+    q : [sequences, queries, heads, head_dim], or [total queries, heads, head_dim] with `packed`; float16 or bfloat16.
+    k, v : [sequences, keys, kv_heads, head_dim], or [total keys, kv_heads, head_dim]; the dtype of q. heads must be a
+        multiple of kv_heads: query head h reads key head h // (heads / kv_heads). head_dim is 64, 128 or 256. The last
+        dimension must be packed, other strides be multiples of 8 elements: slices of a fused projection will do.
+    causal : query i of a sequence sees keys up to i + keys - queries: the last query sees the last key (aligned to
+        the bottom right, as in FlashAttention 2 and later). With more queries than keys the first rows see none.
+    scale : factor of the scores, above 0; 1 / sqrt(head_dim) unless given.
+    window : a query sees this many keys up to its own position, itself among them (what Hugging Face configurations
+        call sliding_window; window_size = (window - 1, ...) of FlashAttention). Holds without `causal` too.
+    softcap : scores x become softcap * tanh(x / softcap), before the mask.
+    sinks : [heads], a score per head that joins the denominator and weighs nothing (gpt-oss).
+    packed : where the sequences of packed tensors begin.
+    warp_specialized : loads and products in warps of their own, where the table has a row for it (sm_90, not packed;
+        ValueError elsewhere).
+    out : tensors to write instead of new ones; contiguous, as returned.
+    config : launch configuration instead of the table's.
+
+    Returns
+    -------
+    Output, shaped and typed like q, and lse in float32: [sequences, heads, queries], or [heads, total queries]:
+    ln(sum over seen keys of exp(score)), with the sink's exp(sink) in the sum where there is one. A row that sees no
+    key has output 0 and lse -inf (with a sink: the sink).
+
+    Raises
+    ------
+    KernelInputError
+        Naming the argument that does not fit.
+    ValueError
+        Where the table has no configuration.
+
+    Notes
+    -----
+    out = sum_j exp(x_j - lse) v_j with x_j = scale * q . k_j, accumulated in FP32; weights are rounded to the dtype of v
+    before they multiply it. At most 2^31 - 1 tokens a tensor; no token is read on the host, so it can be captured.
+    """
+    sizes = _sizes(q, k, v, packed)
+    factor = sizes.head_dim**-0.5 if scale is None else scale
+    _check_options(q, sizes, factor, window, softcap, sinks)
+    attended, lse = _outputs(q, sizes, out, packed is not None)
+    hides = window if window is not None and window < sizes.keys else None
+    if config is None:
+        config = select(
+            "attention_prefill", q, head_dim=sizes.head_dim, causal=int(causal), packed=int(packed is not None),
+            queries=sizes.queries, keys=sizes.keys, capped=int(softcap is not None), windowed=int(hides is not None), specialized=int(warp_specialized),
+        )  # fmt: skip
+    meta = dict(config.options())
+    kernel = prefill_tma_kernel if meta.pop("tma") else prefill_pointer_kernel
+    if kernel is prefill_tma_kernel:
+        prepare_descriptors()
+    tiles = -(-sizes.queries // int(meta["BLOCK_M"]))
+    pairs = sizes.sequences * sizes.heads
+    require(tiles * pairs < 2**31, f"{tiles} query tiles of {pairs} heads are more than 2^31 - 1 programs; split q")
+    if tiles * pairs == 0 or q.numel() == 0:
+        return attended, lse
+    # An empty tensor has no address to read from, and nothing of it is read: let the kernel hold q's instead.
+    keys, values = (k, v) if k.numel() else (q, q)
+    starts = (None, None) if packed is None else (packed.starts_q, packed.starts_k)
+    kernel[(tiles * pairs,)](
+        q, keys, values, attended, lse, sinks, *starts, *_in_log2(factor, softcap), hides,
+        sizes.queries, sizes.keys, tiles, pairs, _section(sizes, q.element_size()), sizes.heads,
+        sizes.heads // sizes.kv_heads, *_strides(q), *_strides(k), *_strides(v), *_strides(attended), *_row_strides(lse),
+        D=sizes.head_dim, CAUSAL=causal, **meta,
+    )  # fmt: skip
+    return attended, lse
+
+
+def _in_log2(scale: float, softcap: float | None) -> tuple[float, float | None]:
+    """Scale and cap as `softmax_blocks.capped` takes them."""
+    if softcap is None:
+        return scale * _LOG2E, None
+    return 2 * scale * _LOG2E / softcap, softcap * _LOG2E
+
+
+def _section(sizes: _Sizes, element: int) -> int:
+    """Heads whose keys and values fit in L2 together, at least those of one key head."""
+    one = max(2 * sizes.keys * sizes.head_dim * element, 1)
+    most = sizes.sequences * sizes.kv_heads
+    return min(max(L2_BYTES // one, 1), most) * (sizes.heads // sizes.kv_heads)
+
+
+def _strides(tensor: torch.Tensor) -> tuple[int, int, int]:
+    """Elements from one sequence, token and head to the next; packed sequences are found by their first token."""
+    if tensor.dim() == 4:
+        return tensor.stride(0), tensor.stride(1), tensor.stride(2)
+    return 0, tensor.stride(0), tensor.stride(1)
+
+
+def _row_strides(lse: torch.Tensor) -> tuple[int, int]:
+    return (lse.stride(0), lse.stride(1)) if lse.dim() == 3 else (0, lse.stride(0))
+
+
+def _sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed | None) -> _Sizes:
+    dims: list[int | None] = [None] * (4 if packed is None else 3)
+    check_tensor("q", q, dims, DTYPES, contiguous=False)
+    check_tensor("k", k, [*dims[:-1], q.shape[-1]], [q.dtype], like=q, contiguous=False)
+    check_tensor("v", v, k.shape, [q.dtype], like=q, contiguous=False)
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        _check_strides(name, tensor)
+    heads, head_dim, kv_heads = q.shape[-2], q.shape[-1], k.shape[-2]
+    require(head_dim in HEAD_DIMS, f"head_dim is {head_dim}, {', '.join(map(str, HEAD_DIMS))} are supported")
+    require(kv_heads > 0 and heads % kv_heads == 0, f"q has {heads} heads, a multiple of k's {kv_heads} is needed")
+    if packed is None:
+        require(k.shape[0] == q.shape[0], f"k has {k.shape[0]} sequences, q has {q.shape[0]}")
+        return _Sizes(q.shape[0], heads, kv_heads, head_dim, q.shape[1], k.shape[1])
+    check_tensor("starts_q", packed.starts_q, [None], [torch.int32], like=q, align=4)
+    require(packed.starts_q.numel() > 0, "starts_q is empty; it holds one number more than there are sequences")
+    check_tensor("starts_k", packed.starts_k, packed.starts_q.shape, [torch.int32], like=q, align=4)
+    check_range("max_q", packed.max_q, 0, q.shape[0])
+    check_range("max_k", packed.max_k, 0, k.shape[0])
+    return _Sizes(packed.starts_q.numel() - 1, heads, kv_heads, head_dim, packed.max_q, packed.max_k)
+
+
+def _check_strides(name: str, tensor: torch.Tensor) -> None:
+    require(tensor.numel() < 2 or tensor.stride(-1) == 1, f"{name} has strides {tensor.stride()}; the last must be 1")
+    loose = [n for n, size in zip(tensor.stride()[:-1], tensor.shape[:-1], strict=True) if size > 1 and n % 8]
+    require(not loose, f"{name} has strides {tensor.stride()}; all but the last must be multiples of 8")
+
+
+def _check_options(
+    q: torch.Tensor,
+    sizes: _Sizes,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> None:
+    require(0 < scale < math.inf, f"scale is {scale}, a number above 0 is needed")
+    require(window is None or window >= 1, f"window is {window}, at least 1 is needed (a query sees its own key)")
+    require(softcap is None or 0 < softcap < math.inf, f"softcap is {softcap}, a number above 0 or None is needed")
+    if sinks is not None:
+        check_tensor("sinks", sinks, [sizes.heads], [torch.float32, *DTYPES], like=q)
+
+
+def _outputs(
+    q: torch.Tensor, sizes: _Sizes, out: tuple[torch.Tensor, torch.Tensor] | None, is_packed: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = (sizes.heads, q.shape[0]) if is_packed else (sizes.sequences, sizes.heads, sizes.queries)
+    if out is None:
+        return torch.empty(q.shape, dtype=q.dtype, device=q.device), torch.empty(shape, device=q.device)
+    check_tensor("out[0]", out[0], q.shape, [q.dtype], like=q)
+    check_tensor("out[1]", out[1], shape, [torch.float32], like=q)
+    return out
+
+
+def prefill_reference(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = True,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    packed: Packed | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `prefill_attention` returns, computed by plain torch in `dtype` from the whole score matrix."""
+    options = (causal, q.shape[-1] ** -0.5 if scale is None else scale, window, softcap, sinks)
+    if packed is None:
+        pairs = [_reference_one(*each, *options) for each in zip(q.to(dtype), k.to(dtype), v.to(dtype), strict=True)]
+        return torch.stack([out for out, _ in pairs]), torch.stack([lse for _, lse in pairs])
+    rows, columns = packed.starts_q.tolist(), packed.starts_k.tolist()
+    out = torch.zeros(q.shape, dtype=dtype, device=q.device)
+    lse = torch.zeros(q.shape[1], q.shape[0], dtype=dtype, device=q.device)
+    for i in range(len(rows) - 1):
+        at, of = slice(rows[i], rows[i + 1]), slice(columns[i], columns[i + 1])
+        out[at], lse[:, at] = _reference_one(q[at].to(dtype), k[of].to(dtype), v[of].to(dtype), *options)
+    return out, lse
+
+
+def _reference_one(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One sequence: q [queries, heads, head_dim], k and v [keys, kv_heads, head_dim]."""
+    group = q.shape[1] // k.shape[1]
+    scores = torch.einsum("qhd,khd->hqk", q, k.repeat_interleave(group, 1)) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    at = torch.arange(q.shape[0], device=q.device)[:, None] + k.shape[0] - q.shape[0]
+    column = torch.arange(k.shape[0], device=q.device)[None, :]
+    hidden = torch.zeros(q.shape[0], k.shape[0], dtype=torch.bool, device=q.device)
+    if causal:
+        hidden |= column > at
+    if window is not None:
+        hidden |= column <= at - window
+    scores = scores.masked_fill(hidden, -math.inf)
+    counted = scores
+    if sinks is not None:
+        sink = sinks.to(scores.dtype)[:, None, None].expand(-1, q.shape[0], 1)
+        counted = torch.cat([scores, sink], 2)
+    lse = torch.logsumexp(counted, 2)
+    weights = torch.where(torch.isneginf(lse)[:, :, None], 0.0, torch.exp(scores - lse[:, :, None]))
+    return torch.einsum("hqk,khd->qhd", weights, v.repeat_interleave(group, 1)), lse

@@ -1,0 +1,120 @@
+"""Greedy verification of a drafted chain: a draft is right where it is the target's most likely token."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from perfmodel.kernels.checks import check_range, check_tensor
+from perfmodel.kernels.table import Config, select
+
+from .rows import LOGITS
+from .sampling import scan_options
+
+
+@triton.jit
+def _argmax_kernel(logits, tops, places, lengths, V, SPLITS, STEPS, RAGGED: tl.constexpr, BLOCK_V: tl.constexpr):
+    """Largest logit of one block of one row, and its first place."""
+    row = tl.program_id(0)
+    split = tl.program_id(1)
+    live = True
+    if RAGGED:
+        live = row % STEPS <= tl.maximum(tl.load(lengths + row // STEPS), 0)
+    if live:
+        columns = split * BLOCK_V + tl.arange(0, BLOCK_V)
+        x = tl.load(logits + row.to(tl.int64) * V + columns, mask=columns < V, other=-float("inf")).to(tl.float32)
+        top, place = tl.max(x, 0, return_indices=True)
+        tl.store(tops + row.to(tl.int64) * SPLITS + split, top)
+        tl.store(places + row.to(tl.int64) * SPLITS + split, split * BLOCK_V + place)
+
+
+@triton.jit
+def _choices(tops, places, row, live, SPLITS, BLOCK_S: tl.constexpr):
+    """First most likely token of each of a vector of rows."""
+    splits = tl.arange(0, BLOCK_S)
+    mask = live[:, None] & (splits < SPLITS)[None, :]
+    at = row.to(tl.int64)[:, None] * SPLITS + splits[None, :]
+    maxima = tl.load(tops + at, mask=mask, other=-float("inf"))
+    place = tl.load(places + at, mask=mask, other=2147483647)
+    return tl.min(tl.where(maxima == tl.max(maxima, 1)[:, None], place, 2147483647), 1)
+
+
+@triton.jit
+def _match_kernel(
+    tops, places, drafted, lengths, tokens, accepted, G, SPLITS, BLOCK_G: tl.constexpr, BLOCK_S: tl.constexpr
+):
+    """Accept a request's drafts up to the first that is not the target's choice, and put that choice there."""
+    request = tl.program_id(0)
+    step = tl.arange(0, BLOCK_G)
+    length = tl.minimum(tl.maximum(tl.load(lengths + request), 0), G)
+    choice = _choices(tops, places, request * (G + 1) + step, step <= length, SPLITS, BLOCK_S)
+    token = tl.load(drafted + request * G + step, mask=step < length, other=-1)
+    keep = (step < length) & (token == choice)
+    taken = tl.min(tl.where(keep, BLOCK_G, step), 0)  # step `length` is never kept
+    tl.store(tokens + request * (G + 1) + step, tl.where(step <= taken, choice, -1), mask=step <= G)
+    tl.store(accepted + request, taken)
+
+
+def launch_argmax(
+    logits: torch.Tensor, lengths: torch.Tensor | None, config: Config
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Largest logit of each block of each row and its place: float32 and int32 [rows, blocks].
+
+    logits: [requests, steps, V]. lengths: int32 [requests]; rows of steps past it are left unwritten.
+    """
+    requests, steps, vocabulary = logits.shape
+    splits = triton.cdiv(vocabulary, int(config.meta["BLOCK_V"]))
+    tops = torch.empty((requests * steps, splits), dtype=torch.float32, device=logits.device)
+    places = torch.empty((requests * steps, splits), dtype=torch.int32, device=logits.device)
+    _argmax_kernel[(requests * steps, splits)](
+        logits, tops, places, places if lengths is None else lengths, vocabulary, splits, steps,
+        RAGGED=lengths is not None, **config.options(),
+    )  # fmt: skip
+    return tops, places
+
+
+def verify_greedy(
+    target_logits: torch.Tensor, draft_tokens: torch.Tensor, draft_lengths: torch.Tensor, config: Config | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Verify a chain of drafted tokens a request against the target's most likely ones.
+
+    Drafts are accepted while each is the argmax of its row (of equal logits, the first); then comes the argmax itself.
+
+    target_logits: [B, G + 1, V], of the place of each draft and of the one after the last; bfloat16, float16 or
+    float32, contiguous. draft_tokens: int32 [B, G]. draft_lengths: int32 [B], 0 to G (taken as such beyond); values on
+    the device are not checked. B up to 65536, G 1 to 64, V 2 to 2^20. config: instead of the table's.
+
+    Returns tokens, int32 [B, G + 1]: the accepted drafts, the target's next choice, then -1; and int32 [B], the number
+    of accepted drafts. Raises KernelInputError.
+    """
+    check_tensor("target_logits", target_logits, (None, None, None), LOGITS)
+    requests, steps, vocabulary = target_logits.shape
+    check_range("the number of requests", requests, 1, 65536)
+    check_range("the number of drafts (rows of target_logits less one)", steps - 1, 1, 64)
+    check_range("the vocabulary", vocabulary, 2, 2**20)
+    ints = (torch.int32,)
+    check_tensor("draft_tokens", draft_tokens, (requests, steps - 1), ints, like=target_logits, align=4)
+    check_tensor("draft_lengths", draft_lengths, (requests,), ints, like=target_logits, align=4)
+    config = config or select("spec_greedy", target_logits, vocabulary=vocabulary)
+    tops, places = launch_argmax(target_logits, draft_lengths, config)
+    tokens = torch.empty((requests, steps), dtype=torch.int32, device=target_logits.device)
+    accepted = torch.empty(requests, dtype=torch.int32, device=target_logits.device)
+    block_g, block_s = triton.next_power_of_2(steps), triton.next_power_of_2(tops.shape[1])
+    _match_kernel[(requests,)](
+        tops, places, draft_tokens, draft_lengths, tokens, accepted, steps - 1, tops.shape[1],
+        BLOCK_G=block_g, BLOCK_S=block_s, **scan_options(block_g, block_s),
+    )  # fmt: skip
+    return tokens, accepted
+
+
+def verify_greedy_reference(
+    target_logits: torch.Tensor, draft_tokens: torch.Tensor, draft_lengths: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same in plain torch."""
+    steps = target_logits.shape[1]
+    choice = target_logits.double().argmax(dim=-1)
+    live = torch.arange(steps - 1, device=choice.device) < draft_lengths.clamp(0, steps - 1)[:, None]
+    accepted = ((choice[:, :-1] == draft_tokens) & live).int().cumprod(dim=1).sum(dim=1)
+    tokens = torch.where(torch.arange(steps, device=choice.device) <= accepted[:, None], choice, -1)
+    return tokens.to(torch.int32), accepted.to(torch.int32)

@@ -1,0 +1,150 @@
+"""What verification needs of a row of logits: its maximum and its sum of exponentials, found in vocabulary blocks.
+
+A row of V logits is split into cdiv(V, BLOCK_V) blocks, one program each, so that few rows still fill the GPU and every
+logit is read once. A block leaves its maximum and its sum of exp((x - maximum) / temperature); whoever needs the row
+merges them. Keeping maximum and sum apart (not their logarithm) keeps x - maximum exact for 16-bit logits at any
+temperature.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from perfmodel.kernels.checks import check_range, check_tensor
+from perfmodel.kernels.table import Config, select
+
+LOGITS = (torch.bfloat16, torch.float16, torch.float32)
+"""Types of logits that the kernels read; they compute in float32."""
+
+COLDEST = 1e-5
+"""Lower temperatures are taken as this one, at which sampling is greedy but for ties."""
+
+
+@triton.jit
+def _scale(temperature, request):
+    """log2(e) / temperature: exp(x / T) = exp2(x * scale)."""
+    return 1.4426950408889634 / tl.maximum(tl.load(temperature + request), 1e-5)
+
+
+@triton.jit
+def _block_kernel(
+    target, draft, tops, sums, temperature, lengths, V, SPLITS, TARGET_ROWS, T_STEPS, D_STEPS,
+    RAGGED: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    """Maximum and sum of one block of one row; rows of the target come first, then the draft's."""
+    row = tl.program_id(0)
+    split = tl.program_id(1)
+    of_target = row < TARGET_ROWS
+    inner = tl.where(of_target, row, row - TARGET_ROWS)
+    steps = tl.where(of_target, T_STEPS, D_STEPS)
+    request = inner // steps
+    live = True
+    if RAGGED:  # a request drafts fewer tokens than there is room for: its last rows are not looked at
+        length = tl.load(lengths + request)
+        live = inner % steps < tl.maximum(length, 0) + of_target.to(tl.int32)
+    if live:
+        columns = split * BLOCK_V + tl.arange(0, BLOCK_V)
+        at = inner.to(tl.int64) * V + columns
+        if of_target:
+            x = tl.load(target + at, mask=columns < V, other=-float("inf")).to(tl.float32)
+        else:
+            x = tl.load(draft + at, mask=columns < V, other=-float("inf")).to(tl.float32)
+        top = tl.max(x, 0)
+        anchor = tl.where(top == -float("inf"), 0.0, top)
+        total = tl.sum(tl.exp2((x - anchor) * _scale(temperature, request)), 0)
+        place = row.to(tl.int64) * SPLITS + split
+        tl.store(tops + place, top)
+        tl.store(sums + place, total)
+
+
+@triton.jit
+def _merge(tops, sums, row, live, scale, SPLITS, BLOCK_S: tl.constexpr):
+    """Maximum and 1 / sum of exponentials of a vector of rows; 0 and 0 for a row without a finite logit."""
+    splits = tl.arange(0, BLOCK_S)
+    mask = live[:, None] & (splits < SPLITS)[None, :]
+    at = row.to(tl.int64)[:, None] * SPLITS + splits[None, :]
+    maxima = tl.load(tops + at, mask=mask, other=-float("inf"))
+    shares = tl.load(sums + at, mask=mask, other=0.0)
+    top = tl.max(maxima, 1)
+    anchor = tl.where(top == -float("inf"), 0.0, top)
+    total = tl.sum(shares * tl.exp2((maxima - anchor[:, None]) * scale), 1)
+    return anchor, tl.where(total > 0, 1.0 / tl.where(total > 0, total, 1.0), 0.0)
+
+
+@triton.jit
+def _probability(logits, row, token, live, top, inverse, scale, V):
+    """Probability of one token of each of a vector of rows; 0 for a token outside the vocabulary."""
+    known = live & (token >= 0) & (token < V)
+    x = tl.load(logits + row.to(tl.int64) * V + token, mask=known, other=-float("inf")).to(tl.float32)
+    return tl.exp2((x - top) * scale) * inverse
+
+
+@triton.jit
+def _logsumexp_kernel(tops, sums, out, temperature, SPLITS, BLOCK_S: tl.constexpr):
+    """Merge the blocks of one row."""
+    row = tl.program_id(0) + tl.zeros((1,), tl.int32)
+    scale = _scale(temperature, tl.program_id(0))
+    top, inverse = _merge(tops, sums, row, row >= 0, scale, SPLITS, BLOCK_S)
+    value = (top * scale - tl.log2(tl.where(inverse > 0, inverse, 1.0))) * 0.6931471805599453
+    tl.store(out + row, tl.where(inverse > 0, value, -float("inf")))
+
+
+def launch_blocks(
+    target: torch.Tensor,
+    draft: torch.Tensor | None,
+    temperature: torch.Tensor,
+    lengths: torch.Tensor | None,
+    config: Config,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Maxima and sums of the blocks of all rows: each float32 [rows of target, then of draft, blocks].
+
+    target, draft: logits [requests, steps, V]. lengths: int32 [requests], drafted tokens; rows of later steps are left
+    unwritten.
+    """
+    requests, steps, vocabulary = target.shape
+    d_steps = draft.shape[1] if draft is not None else 1
+    target_rows = requests * steps
+    rows = target_rows + (requests * d_steps if draft is not None else 0)
+    block = int(config.meta["BLOCK_V"])
+    splits = triton.cdiv(vocabulary, block)
+    tops = torch.empty((rows, splits), dtype=torch.float32, device=target.device)
+    sums = torch.empty_like(tops)
+    _block_kernel[(rows, splits)](
+        target, target if draft is None else draft, tops, sums, temperature,
+        temperature if lengths is None else lengths, vocabulary, splits, target_rows, steps, d_steps,
+        RAGGED=lengths is not None, **config.options(),
+    )  # fmt: skip
+    return tops, sums
+
+
+def check_temperature(temperature: torch.Tensor, requests: int, like: torch.Tensor) -> None:
+    """Check the temperatures, float32 [requests]; their values are not looked at."""
+    check_tensor("temperature", temperature, (requests,), (torch.float32,), like=like, align=4)
+
+
+def logsumexp_rows(logits: torch.Tensor, temperature: torch.Tensor, config: Config | None = None) -> torch.Tensor:
+    """log(sum(exp(x / T))) of each row of logits, float32 [rows]: the pass over the vocabulary that verification makes.
+
+    logits: [rows, V], bfloat16, float16 or float32, contiguous; V from 2 to 2^20; -inf for what may not be sampled.
+    temperature: T, float32 [rows]; below 1e-5 it is taken as 1e-5. A row without a finite logit gives -inf; NaN is not
+    looked for. Reads every logit once. config: instead of the table's. Raises KernelInputError.
+    """
+    check_tensor("logits", logits, (None, None), LOGITS)
+    rows, vocabulary = logits.shape
+    check_range("the number of rows", rows, 1, 2**24)
+    check_range("the vocabulary", vocabulary, 2, 2**20)
+    check_temperature(temperature, rows, logits)
+    config = config or select("spec_logsumexp", logits, vocabulary=vocabulary)
+    tops, sums = launch_blocks(logits[:, None], None, temperature, None, config)
+    out = torch.empty(rows, dtype=torch.float32, device=logits.device)
+    splits = tops.shape[1]
+    width = triton.next_power_of_2(splits)
+    _logsumexp_kernel[(rows,)](tops, sums, out, temperature, splits, BLOCK_S=width, num_warps=1)
+    return out
+
+
+def logsumexp_rows_reference(logits: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
+    """The same in float64 torch."""
+    return torch.logsumexp(logits.double() / temperature.double().clamp_min(COLDEST)[:, None], dim=-1)

@@ -1,0 +1,185 @@
+"""docs/kernels.md: each kernel's configurations beside what the compiler makes of them, targets, tested versions."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import triton
+from kernel_cases.case import Case
+
+from kernel_aot import store, work
+from perfmodel.kernels import table
+
+HEAD = """# Kernels
+
+<!-- Written by tools/kernels.py doc; change that, the tables in kernels/data or the figures, not this page. -->
+
+The Triton kernels that `validate` measures. Each has one public function, which checks its arguments, takes a launch
+configuration from a table in `kernels/data/` (no autotuning at run time) and launches; a torch reference lies beside
+it. The rows of the tables were proposed by `tools/kernels.py prune`: it compiles candidates, drops those that spill,
+serialise their matrix instructions or do not fit, and ranks the rest with the roofline of the GPU, the waves of their
+blocks and the traffic of their tiles.
+
+"""
+
+HOW_CHECKED = """## How they are checked
+
+`pytest -m interpreter` runs every kernel on the CPU in Triton's interpreter against float64 references; `pytest -m gpu`
+runs the same tests on a GPU. `pytest -m aot` compiles: every row below was compiled for its architecture without a GPU,
+by the path that a launch takes, and must compile, ask for no more shared memory than a block may, spill nothing (32
+bytes where a reason is given), and show no warning of ptxas that `wgmma` instructions are serialised; tensor cores and
+TMA must be used where they are meant to be.
+
+"""
+
+COLUMNS = """"Registers" are those of a thread, "spill" the bytes of them stored to memory, "shared" the KiB of shared
+memory of a block. "Blocks" are resident on a multiprocessor at once, "occupancy" is the share of its 64 warps that they
+hold, and "limit" what stops a further block. "Warps" are those of the running block: warp specialisation adds to the
+configured ones. "MMA" is the shape of the matrix instructions, "TMA" counts the tile loads and stores in the code.
+Several launches of one call have a row each.
+
+"""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a kernel should reach on an H200, as a fraction of a ceiling measured in the same run."""
+
+    name: str
+    kernel: str
+    shape: str
+    fraction: float
+    ceiling: str
+
+
+PEAK, COPY = "matrix peak", "copy bandwidth"
+TARGETS = (
+    Target("gemm_bf16", "bf16 GEMM", "M = N = K = 8192", 0.75, PEAK),
+    Target("gemm_fp8", "FP8 GEMM", "M = N = 8192, K = 4096", 0.63, PEAK),
+    Target("gemm_w4a16", "W4A16 GEMM", "M up to 16, N = 28672, K = 8192", 0.67, COPY),
+    Target("prefill", "prefill attention", "causal, 4 x 8192 tokens, 32 query and 8 KV heads of 128", 0.5, PEAK),
+    Target("decode", "paged decode attention", "64 x 8192 tokens, 32 query and 8 KV heads of 128", 0.93, COPY),
+    Target("mla_decode", "MLA decode", "64 x 8192 tokens, 128 heads", 0.4, PEAK),
+    Target("verification", "speculative verification", "64 x 4 rows, vocabulary 128k", 0.75, COPY),
+)
+
+
+def measured(recorded: Path, gpu: str = "h200") -> dict[str, float]:
+    """Fractions reached, by target: `kernel_targets.csv` (target, fraction) in the newest such folder of a GPU."""
+    found: dict[str, float] = {}
+    for path in sorted(recorded.glob(f"{gpu}*/kernel_targets.csv"), key=lambda path: path.parent.name[-10:]):
+        with path.open(newline="", encoding="utf-8") as file:
+            found |= {row["target"]: float(row["fraction"]) for row in csv.DictReader(file)}
+    return found
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return (
+        "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n\n"
+    )
+
+
+def targets(recorded: Path) -> str:
+    """The section on targets."""
+    reached = measured(recorded)
+    rows = [
+        (t.kernel, t.shape, f"{t.fraction:.2f} of {t.ceiling}", f"{reached[t.name]:.2f}" if t.name in reached else "")
+        for t in TARGETS
+    ]
+    state = "" if reached else "No H200 has run them yet: the measured column is empty. "
+    text = (
+        f"## Targets on an H200\n\n{state}Fractions are of ceilings measured in the same run: the fastest library\n"
+        "product of the same format for the matrix peak, a large device-to-device copy for the bandwidth.\n\n"
+    )
+    return text + markdown_table(("kernel", "shape", "target", "measured"), rows)
+
+
+def versions(path: Path) -> str:
+    """The section on the versions of Triton that passed, from the file that `tools/triton_versions.py` writes."""
+    passed = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    rows = [
+        (name, run["torch"], run["numpy"], run["passed"], run["failed"], run["skipped"])
+        for name, run in sorted(passed.items(), key=lambda item: [int(part) for part in item[0].split(".")])
+    ]
+    text = "## Versions of Triton\n\nResults of `pytest -m interpreter`, written by `nox -s interpreter`.\n\n"
+    return text + markdown_table(("triton", "torch", "numpy", "passed", "failed", "skipped"), rows)
+
+
+def first_paragraph(root: Path, caller: str) -> str:
+    """The public function `module:name` and the first paragraph of its docstring."""
+    module, name = caller.split(":")
+    path = root.joinpath(*module.split(".")[1:]).with_suffix(".py")
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            text = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())
+            return f"`{module}.{name}`: {text}"
+    raise ValueError(f"{path} has no function {name}")
+
+
+def _condition(row: table.Row) -> str:
+    parts = []
+    for name, (low, high) in row.when.items():
+        bounds = [f"{low:g} ≤" if low > float("-inf") else "", name, f"≤ {high:g}" if high < float("inf") else ""]
+        parts.append(f"{name} = {low:g}" if low == high else " ".join(bound for bound in bounds if bound))
+    return ", ".join(parts) or "otherwise"
+
+
+def _lines(case: Case, record: store.Record) -> Iterator[list[Any]]:
+    taken = [i for kernel, arch, i in record["rows"] if (kernel, arch) == (case.kernel, case.arch)]
+    row = table.rows(case.kernel, case.arch)[taken[0]] if taken else None
+    meta = ", ".join(f"{k} {v}" for k, v in row.config.meta.items()) if row else ""
+    for i, figures in enumerate(record["launches"]):
+        tma = [figures["counts"].get(name, 0) for name in ("tma_load", "tma_store")]
+        first = [case.arch, case.label, _condition(row) if row else "", meta] if i == 0 else [""] * 4
+        spill = max(figures["spill_stores"], figures["spill_loads"])
+        yield [
+            *first, f"`{figures['kernel'].strip('_').removesuffix('_kernel')}`", figures["warps"], figures["stages"],
+            figures["registers"], f"{spill}: {case.why}" if spill else 0, f"{figures['shared'] / 1024:.0f}",
+            figures["blocks_per_sm"], f"{100 * figures['occupancy']:.0f} %", figures["limiter"],
+            " ".join(figures["shapes"]), f"{tma[0]}/{tma[1]}" if any(tma) else "",
+            figures.get("instructions_per_weight", ""),
+        ]  # fmt: skip
+
+
+LINE_HEAD = (
+    "arch", "case", "when", "meta", "launch", "warps", "stages", "registers", "spill", "shared", "blocks", "occupancy",
+    "limit", "MMA", "TMA", "instr./weight",
+)  # fmt: skip
+
+
+def kernel_section(root: Path, name: str, cases: Sequence[Case], records: Mapping[str, store.Record]) -> str:
+    """One kernel: what it is, why it is built so, and its rows."""
+    path = root / "kernels" / "data" / f"{name}.json"
+    why = json.loads(path.read_text(encoding="utf-8"))["why"] if path.exists() else ""
+    callers = [launch["caller"] for case in cases for launch in records[case.name]["launches"] if launch["caller"]]
+    paragraphs = [*(first_paragraph(root, caller) for caller in dict.fromkeys(callers)), why]
+    lines = [line for case in cases for line in _lines(case, records[case.name])]
+    used = [i for i, _ in enumerate(LINE_HEAD) if any(line[i] != "" for line in lines)]
+    rows = [[line[i] for i in used] for line in lines]
+    text = "".join(f"{paragraph}\n\n" for paragraph in paragraphs if paragraph)
+    return f"### {name}\n\n{text}" + markdown_table([LINE_HEAD[i] for i in used], rows)
+
+
+def render(root: Path, folder: Path, figures: Path) -> str:
+    """The whole page."""
+    versions_file = figures.parent / "triton_versions.json"
+    parts = [HEAD, targets(root / "validate" / "recorded"), HOW_CHECKED, versions(versions_file)]
+    sections: list[str] = []
+    total = 0
+    for path in work.case_files(folder):
+        records = store.load(figures, path.stem)
+        family = [case for name, case in work.cases(path).items() if name in records]
+        total += len(family)
+        for kernel in dict.fromkeys(case.kernel for case in family):
+            chosen = [case for case in family if case.kernel == kernel]
+            sections.append(kernel_section(root, kernel, chosen, records))
+    head = f"## Configurations\n\n{total} calls, compiled by triton {triton.__version__}.\n\n"
+    return "".join([*parts, head, COLUMNS, *sections]).rstrip() + "\n"
