@@ -52,14 +52,13 @@ def figures(cell: Cell) -> list[str]:
     line = [TITLES[cell.kind], cell.gpu, cell.engine, cell.fmt, str(len(cell.measured))]
     single = np.random.default_rng(0).permutation(len(cell.measured)) % FOLDS
     for fold in (single, group_folds(cell.groups)):
-        error, calibrated, inside, between, long = (np.concatenate(p) for p in zip(*left_out(cell, kernel, fold)))  # noqa: B905
+        error, calibrated, inside, between, long = map(np.concatenate, zip(*left_out(cell, kernel, fold), strict=True))
+        if not between.any():
+            line += ["0", "", "", ""]
+            continue
         mine, plain = (100 * np.abs(np.expm1(e[between & long])).mean() for e in (error, calibrated))
-        line += [
-            f"{100 * between.mean():.0f}",
-            f"**{mine:.1f}**",
-            f"{plain:.1f}",
-            f"{100 * inside[between].mean():.0f}",
-        ]
+        line += [f"{100 * between.mean():.0f}", f"**{mine:.1f}**", f"{plain:.1f}"]
+        line.append(f"{100 * inside[between].mean():.0f}")
     return line
 
 

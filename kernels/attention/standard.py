@@ -49,52 +49,55 @@ def _scores_kernel(
 
 @triton.jit
 def _hidden_behind(row, queries, keys, CAUSAL: tl.constexpr):
-    """The first key that the query at `row` does not see."""
+    """The first key that the query at `row` (counted over all heads) does not see."""
     if CAUSAL:
-        return keys - queries + row % queries + 1
+        return keys - queries + (row % queries).to(tl.int32) + 1
     else:
-        return keys
+        return row.to(tl.int32) * 0 + keys
 
 
 @triton.jit
-def _scores_at(base, columns, seen, s_row):
-    """Scores of one row in FP32, -inf from the first hidden one on."""
-    x = tl.load(base + columns, mask=columns < s_row, other=0.0).to(tl.float32)
-    return tl.where(columns < seen, x, -float("inf"))
+def _scores_at(base, columns, inside, seen):
+    """A block of scores in FP32, -inf from the first hidden one of each row on."""
+    x = tl.load(base + columns[None, :], mask=inside, other=0.0).to(tl.float32)
+    return tl.where(columns[None, :] < seen[:, None], x, -float("inf"))
 
 
-@triton.jit(do_not_specialize=["queries", "keys"])
+@triton.jit(do_not_specialize=["rows", "queries", "keys"])
 def _softmax_kernel(
-    s_ptr, queries, keys, s_row,
-    CAUSAL: tl.constexpr, BLOCK: tl.constexpr, ONCE: tl.constexpr,
+    s_ptr, rows, queries, keys, s_row,
+    CAUSAL: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, ONCE: tl.constexpr,
 ):  # fmt: skip
-    """The softmax of one row, in place. ONCE: the row fits a block and is read once; otherwise twice."""
-    row = tl.program_id(0).to(tl.int64)
+    """The softmax of a few rows, in place. ONCE: a row fits a block and is read once; otherwise twice."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     seen = _hidden_behind(row, queries, keys, CAUSAL)
-    base = s_ptr + row * s_row
+    here = (row < rows)[:, None]
+    base = s_ptr + row[:, None] * s_row
     local = tl.arange(0, BLOCK)
     if ONCE:
-        x = _scores_at(base, local, seen, s_row)
-        peak = tl.maximum(tl.max(x, 0), -1.0e38)
-        weights = tl.exp2((x - peak) * LOG2E)
-        total = tl.sum(weights, 0)
-        weights = weights / tl.where(total > 0.0, total, 1.0)
-        tl.store(base + local, weights.to(s_ptr.dtype.element_ty), mask=local < s_row)
+        inside = here & (local < s_row)[None, :]
+        x = _scores_at(base, local, inside, seen)
+        peak = tl.maximum(tl.max(x, 1), -1.0e38)
+        weights = tl.exp2((x - peak[:, None]) * LOG2E)
+        total = tl.sum(weights, 1)
+        weights = weights / tl.where(total > 0.0, total, 1.0)[:, None]
+        tl.store(base + local[None, :], weights.to(s_ptr.dtype.element_ty), mask=inside)
     else:
-        peaks = tl.full((BLOCK,), -1.0e38, tl.float32)
-        totals = tl.zeros((BLOCK,), tl.float32)
+        peaks = tl.full((ROWS, BLOCK), -1.0e38, tl.float32)
+        totals = tl.zeros((ROWS, BLOCK), tl.float32)
         for n in range(0, s_row, BLOCK):
-            x = _scores_at(base, n + local, seen, s_row)
+            x = _scores_at(base, n + local, here & (n + local < s_row)[None, :], seen)
             higher = tl.maximum(peaks, x)
             totals = totals * tl.exp2((peaks - higher) * LOG2E) + tl.exp2((x - higher) * LOG2E)
             peaks = higher
-        peak = tl.max(peaks, 0)
-        total = tl.sum(totals * tl.exp2((peaks - peak) * LOG2E), 0)
+        peak = tl.max(peaks, 1)
+        total = tl.sum(totals * tl.exp2((peaks - peak[:, None]) * LOG2E), 1)
         share = 1.0 / tl.where(total > 0.0, total, 1.0)
         for n in range(0, s_row, BLOCK):
-            x = _scores_at(base, n + local, seen, s_row)
-            weights = tl.exp2((x - peak) * LOG2E) * share
-            tl.store(base + n + local, weights.to(s_ptr.dtype.element_ty), mask=n + local < s_row)
+            inside = here & (n + local < s_row)[None, :]
+            x = _scores_at(base, n + local, inside, seen)
+            weights = tl.exp2((x - peak[:, None]) * LOG2E) * share[:, None]
+            tl.store(base + (n + local)[None, :], weights.to(s_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["queries", "keys", "heads", "group"])
@@ -170,12 +173,13 @@ def attention_softmax(scores: torch.Tensor, *, causal: bool = True, config: Conf
     _check_scores(scores)
     queries, keys, row = scores.shape[2], scores.shape[3], scores.stride(2)
     count = scores.shape[0] * scores.shape[1] * queries
-    require(count < 2**31, f"{count} rows of scores are more than 2^31 - 1 programs; split q")
     if config is None:
         config = select("attention_standard_softmax", scores, keys=keys)
-    if count and keys:
+    programs = -(-count // int(config.meta["ROWS"]))
+    require(programs < 2**31, f"{count} rows of scores need more than 2^31 - 1 programs; split q")
+    if programs and keys:
         once = row <= int(config.meta["BLOCK"])
-        _softmax_kernel[(count,)](scores, queries, keys, row, CAUSAL=causal, ONCE=once, **config.options())
+        _softmax_kernel[(programs,)](scores, count, queries, keys, row, CAUSAL=causal, ONCE=once, **config.options())
     return scores
 
 
@@ -248,7 +252,7 @@ def _check_scores(scores: torch.Tensor) -> None:
     wanted = (heads * queries * row, queries * row, row, 1)
     held = all(a == b or n < 2 for a, b, n in zip(scores.stride(), wanted, scores.shape, strict=True))
     require(
-        held and row >= scores.shape[3] and row % ROW_MULTIPLE == 0,
+        scores.numel() == 0 or (held and row >= scores.shape[3] and row % ROW_MULTIPLE == 0),
         f"scores have strides {scores.stride()}; rows one after the other, a multiple of {ROW_MULTIPLE} long, are needed: pass what attention_scores returns",
     )
 

@@ -25,7 +25,7 @@ COLDEST = 1e-5
 @triton.jit
 def _scale(temperature, request):
     """log2(e) / temperature: exp(x / T) = exp2(x * scale)."""
-    return 1.4426950408889634 / tl.maximum(tl.load(temperature + request), 1e-5)
+    return 1.4426950408889634 / tl.maximum(tl.load(temperature + request), 1e-5)  # COLDEST
 
 
 @triton.jit

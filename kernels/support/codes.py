@@ -29,7 +29,7 @@ def check_code(name: str, dtype: torch.dtype, like: torch.Tensor) -> None:
 @triton.jit
 def _scale_of(largest, LIMIT: tl.constexpr):
     """Scale of a group whose largest magnitude this is, and the factor that codes it; both correctly rounded."""
-    largest = tl.maximum(largest, 1e-10)
+    largest = tl.maximum(largest, 1e-10)  # SMALLEST
     return tl.div_rn(largest, LIMIT), tl.div_rn(LIMIT, largest)
 
 

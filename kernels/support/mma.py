@@ -35,8 +35,8 @@ def mma_loop(a: torch.Tensor, b: torch.Tensor, passes: int, config: Config | Non
 
     a: [M, K], b: [N, K], of one type: bfloat16, float16, int8 or float8_e4m3fn (not on sm_80), contiguous; M, N and K
     as `mma_tile` says. passes: 1 to 2^24. Returns float32 (int32 for int8, which may wrap) [programs, M, N]. FLOPs:
-    programs x passes x 2 M N K. On sm_100 Triton has no int8 instruction of the tensor memory: mma.sync is measured.
-    Raises KernelInputError.
+    programs x passes x 2 M N K. On sm_100 Triton 3.6 makes int8 products with mma.sync, not with the tensor memory's
+    instruction (3.9 does), and that is what is measured. Raises KernelInputError.
     """
     check_tensor("a", a, (None, None), TYPES)
     if a.dtype == torch.float8_e4m3fn:

@@ -216,8 +216,8 @@ def own_sparse(target: Setup, window: int) -> Draft:
 
 
 def eagle(
-    target: Setup, version: int = 3, *, draft_vocab: int | None = None, intermediate: int | None = None,
-    heads: tuple[int, int, int] | None = None,
+    target: Setup, version: int = 3, *, layers: int = 1, draft_vocab: int | None = None,
+    intermediate: int | None = None, heads: tuple[int, int, int] | None = None,
 ) -> Draft:  # fmt: skip
     """An EAGLE head: one decoder layer of the target's width, fed with the target's features.
 
@@ -227,6 +227,8 @@ def eagle(
 
     Parameters
     ----------
+    layers : int
+        Decoder layers: 1 but for P-EAGLE's published heads (4); the first takes the embedding.
     draft_vocab : int, optional
         Version 3: 32,000 (the published heads) unless the target's is smaller.
     intermediate : int, optional
@@ -242,11 +244,12 @@ def eagle(
     width, assumed_f = _eagle_width(model, intermediate)
     vocab = min(draft_vocab or EAGLE3_VOCAB, model.vocab_size) if version == 3 else model.vocab_size
     spec = ModelSpec(
-        name=f"{model.name}-eagle{version}", title=f"EAGLE-{version} head", source="derived from the target",
+        name=f"{model.name}-eagle{version}", title=f"EAGLE-{version} head" + (f", {layers} layers" if layers > 1 else ""),
+        source="derived from the target",
         hidden_size=d, vocab_size=vocab, max_context=model.max_context,
         norm=model.norm.model_copy(update={"per_layer": 2}),
         attention={"full": attention}, ffn={"mlp": Dense(intermediate_size=width)},
-        layers=(Run(repeat=1, pattern=("full/mlp",)),),
+        layers=(Run(repeat=layers, pattern=("full/mlp",)),),
     )  # fmt: skip
     qkv = attention.heads * attention.head_dim + 2 * attention.kv_heads * attention.head_dim
     fused = Matrix("draft_fc", d, (3 if version == 3 else 2) * d)

@@ -34,6 +34,7 @@ class DraftSource(Frozen):
 
     kind: Literal["independent", "eagle", "mtp", "medusa", "lookup", "own_sparse"]
     version: Literal[1, 2, 3] = 3
+    layers: Annotated[int, Field(ge=1, le=8)] = Field(1, description="decoder layers of an EAGLE head")
     heads: Annotated[int, Field(ge=1, le=16)] = 4
     window: Annotated[int, Field(ge=0, le=10**6)] = 0
     single_pass: bool = Field(False, description="trained to propose all tokens in one pass")
@@ -56,6 +57,8 @@ class DraftSource(Frozen):
         if (model is None) == (self.kind == "independent"):
             wants = "needs --draft MODEL" if model is None else "has a drafter of its own: leave out --draft"
             raise UsageError(f"this method {wants}")
+        if model is None and options:
+            raise UsageError(f"{' and '.join(options)} are for a method with an independent drafter; leave them out")
         found = self._build(target, model, **options)
         return drafts.parallel(found) if self.single_pass and found.ready else found
 
@@ -66,7 +69,7 @@ class DraftSource(Frozen):
             assert model is not None
             return drafts.independent(target, model, draft_tp, draft_weights, self.window)
         if self.kind == "eagle":
-            return drafts.eagle(target, self.version)
+            return drafts.eagle(target, self.version, layers=self.layers)
         if self.kind == "medusa":
             return drafts.medusa(target, self.heads)
         if self.kind == "own_sparse":
@@ -83,16 +86,25 @@ class Strategy(Frozen):
     nodes: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="tree nodes that are verified")
 
 
+#: Where an acceptance comes from: published a position; solved from a published mean length (a constant acceptance for
+#: what is not published a position); solved from a published speedup, which no mean length falls short of; or that of
+#: another method, none of its own being published in what was read.
+Basis = Literal["measured", "solved", "bound", "stand-in", "given", "fitted"]
+
+
 class Acceptance(Frozen):
     """How much is accepted in a stated setting.
 
     ``alphas`` are the chances of position 1, 2, ..., given that those before were accepted; the last holds for what
     follows. ``siblings`` are, for trees, the chances of the second, third, ... candidate of a position given that the
-    ones before it were rejected.
+    ones before it were rejected. ``tau`` is the published mean number of tokens a round that the method's own shape
+    yields with them; ``basis`` says whether they were published themselves or solved from it.
     """
 
     alphas: tuple[Fraction, ...] = Field(min_length=1, max_length=64)
-    siblings: tuple[Fraction, ...] = ()
+    siblings: tuple[Fraction, ...] = Field((), max_length=63)
+    tau: Annotated[float, Field(ge=1)] | None = None
+    basis: Basis = "measured"
     setting: str
     source: str = Field(min_length=3)
 
@@ -122,9 +134,24 @@ class PublishedResult(Frozen):
 
     speedup: Positive | None = None
     speedup_high: Positive | None = Field(None, description="where a range is given")
-    tau: Positive | None = None
-    setting: str
+    tau: Positive | None = Field(None, description="tokens a round, the target's own included")
+    setting: str = Field(min_length=3)
     source: str = Field(min_length=3)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> PublishedResult:
+        if self.speedup is None and self.tau is None:
+            raise ValueError("a published result gives a speedup or a tau")
+        if self.speedup_high is not None and (self.speedup is None or self.speedup_high < self.speedup):
+            raise ValueError("speedup_high is the upper end of a range that starts at speedup")
+        return self
+
+    @property
+    def words(self) -> str:
+        """``3.05 to 4.26x``, ``tau 3.98``, or both."""
+        high = f" to {self.speedup_high:g}" if self.speedup_high else ""
+        said = [f"{self.speedup:g}{high}x"] if self.speedup else []
+        return ", ".join(said + ([f"tau {self.tau:g}"] if self.tau else []))
 
 
 class Method(Frozen):
@@ -137,16 +164,20 @@ class Method(Frozen):
     source: str = Field(min_length=3)
     draft: DraftSource
     strategy: Strategy = Strategy()
-    verification: Literal["exact", "typical"] = "exact"
+    verification: Literal["exact", "typical"] = Field(
+        "exact", description="whether the output follows the target's distribution, or is merely plausible to it"
+    )
     acceptance: Acceptance
     published: tuple[PublishedResult, ...] = ()
-    wins: str = Field(description="where it wins, in a sentence")
+    wins: str = Field(min_length=3, description="where it wins, in a sentence")
     notes: str = ""
 
     @model_validator(mode="after")
-    def _tree_has_siblings(self) -> Method:
+    def _fits_together(self) -> Method:
         if self.strategy.kind != "chain" and not self.acceptance.siblings:
             raise ValueError("a tree needs the acceptance of siblings")
+        if self.draft.kind == "medusa" and self.strategy.gamma > self.draft.heads:
+            raise ValueError("a tree over Medusa's heads is no deeper than their number")
         return self
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from numeric import TOLERANCE, assert_close, guarded, random, relative_error
+from numeric import TOLERANCE, Guarded, assert_close, guarded, random, relative_error
 
 from perfmodel.kernels.attention import standard
 from perfmodel.kernels.attention.standard import (
@@ -38,10 +38,17 @@ SHAPES = {
 }
 
 
-def operands(device: str, lengths: tuple[int, int], heads: tuple[int, int], head_dim: int, dtype: torch.dtype):
-    """q, k and v of two sequences, NaN before and after each."""
+def operands(
+    device: str,
+    lengths: tuple[int, int],
+    heads: tuple[int, int],
+    head_dim: int,
+    dtype: torch.dtype,
+    sequences: int = 1,
+) -> list[Guarded]:
+    """q, k and v, NaN before and after each."""
     shapes = ((lengths[0], heads[0]), (lengths[1], heads[1]), (lengths[1], heads[1]))
-    return [guarded(random(2, *s, head_dim, dtype=dtype, device=device, seed=i)) for i, s in enumerate(shapes)]
+    return [guarded(random(sequences, *s, head_dim, dtype=dtype, device=device, seed=i)) for i, s in enumerate(shapes)]
 
 
 def materialised(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
@@ -59,7 +66,7 @@ def materialised(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool
 def test_shapes(device: str, shape: str) -> None:
     """Scores kept in fp32 give the result to the dtype; in 16 bits an error no larger than twice torch's with the same."""
     lengths, heads, head_dim, dtype, causal = SHAPES[shape]
-    given = operands(device, lengths, heads, head_dim, dtype)
+    given = operands(device, lengths, heads, head_dim, dtype, sequences=2)
     q, k, v = (each.tensor for each in given)
     exact, theirs = standard_reference(q, k, v, causal=causal), materialised(q, k, v, causal)
     assert_close(standard_attention(q, k, v, causal=causal, dtype=FP32), exact, torch_result=theirs)
@@ -104,7 +111,7 @@ def test_softmax(device: str, block: int, dtype: torch.dtype, causal: bool) -> N
     seen = torch.ones(40, keys, dtype=torch.bool, device=device).tril(keys - 40) if causal else None
     exact = scores.double() if seen is None else scores.double().masked_fill(~seen, -math.inf)
     exact = exact.softmax(-1).nan_to_num(0.0)
-    assert attention_softmax(scores, causal=causal, config=Config({"BLOCK": block}, 4, 1)) is scores
+    assert attention_softmax(scores, causal=causal, config=Config({"ROWS": 16, "BLOCK": block}, 4, 1)) is scores
     assert_close(scores, exact)
     assert bool((wide[..., keys:] == 0).all())
 
@@ -129,23 +136,23 @@ def test_nothing_to_do(device: str, shape: tuple[int, ...]) -> None:
 
 @triton.jit
 def own_key_hidden(row, queries, keys, CAUSAL: tl.constexpr):
-    return keys - queries + row % queries
+    return (keys - queries + row % queries).to(tl.int32)
 
 
 @triton.jit
 def rows_of_all_heads(row, queries, keys, CAUSAL: tl.constexpr):
-    return keys - queries + row + 1
+    return (keys - queries + row + 1).to(tl.int32)
 
 
 @triton.jit
-def padding_seen(base, columns, seen, s_row):
-    return tl.load(base + columns, mask=columns < s_row, other=0.0).to(tl.float32)
+def hidden_keys_seen(base, columns, inside, seen):
+    return tl.load(base + columns[None, :], mask=inside, other=-float("inf")).to(tl.float32)
 
 
 @pytest.mark.interpreter
 @pytest.mark.parametrize(
     ("part", "fault"),
-    [("_hidden_behind", own_key_hidden), ("_hidden_behind", rows_of_all_heads), ("_scores_at", padding_seen)],
+    [("_hidden_behind", own_key_hidden), ("_hidden_behind", rows_of_all_heads), ("_scores_at", hidden_keys_seen)],
     ids=["own key hidden", "rows of all heads", "padding and hidden keys seen"],
 )
 def test_fault_is_caught(monkeypatch: pytest.MonkeyPatch, part: str, fault: object) -> None:

@@ -6,13 +6,15 @@ from collections.abc import Callable
 
 import torch
 
-from kernel_cases.case import Case
+from kernel_cases.case import Candidates, Case, Work
+from perfmodel.kernels.device import SM_COUNT
 from perfmodel.kernels.speculative.chain import verify_chain
 from perfmodel.kernels.speculative.compact import compact_kv
 from perfmodel.kernels.speculative.greedy import verify_greedy
 from perfmodel.kernels.speculative.rows import logsumexp_rows
 from perfmodel.kernels.speculative.tree import verify_tree_greedy
 from perfmodel.kernels.speculative.tree_sampled import verify_tree_sampled
+from perfmodel.kernels.table import Config
 
 BATCH, DRAFTS, NODES, DEPTH = 64, 4, 48, 7
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -62,6 +64,17 @@ def compact(depth: int, dtype: torch.dtype, *, values: bool = True) -> object:
     return compact_kv(cache, other, ints(BATCH, 512), ints(BATCH), ints(BATCH, depth + 1), ints(BATCH))
 
 
+def single(vocabulary: int) -> None:
+    """One request with one draft: arguments of 1 are compiled as constants."""
+    rows, one = meta(1, 2, vocabulary, dtype=BF16), ints(1)
+    verify_chain(rows, meta(1, 1, vocabulary, dtype=BF16), ints(1, 1), one, meta(1, 1), meta(1), meta(1))
+    verify_greedy(rows, ints(1, 1), one)
+    for draft in (rows, None):
+        verify_tree_sampled(rows, draft, ints(1, 2), ints(1, 2), 1, meta(1, 2), meta(1), meta(1))
+    verify_tree_greedy(rows, ints(1, 2), ints(1, 2), 1)
+    compact_kv(meta(1, 1, 1, 1), meta(1, 1, 1, 1), ints(1, 1), one, ints(1, 2), one)
+
+
 def case(kernel: str, arch: str, label: str, call: Callable[..., object], *given: object, **how: object) -> Case:
     wide = {"load_v4": ODD not in given}  # rows whose start is not known to be aligned are read a number at a time
     return Case(kernel, arch, label, lambda: call(*given, **how), {"atomics": False, **wide})
@@ -77,6 +90,7 @@ def cases(arch: str) -> list[Case]:
         case("spec_chain", arch, "bf16, odd vocabulary", chain, ODD, BF16, BF16),
         case("spec_chain", arch, "fp32", chain, LARGE, FP32, FP32),
         case("spec_chain", arch, "drafts without chance", chain, LARGE, BF16, None),
+        case("spec_chain", arch, "one request, one draft", single, SMALL),
         case("spec_greedy", arch, "bf16", greedy, LARGE, BF16),
         case("spec_greedy", arch, "bf16, small vocabulary", greedy, SMALL, BF16),
         case("spec_greedy", arch, "tree", greedy_tree, LARGE, BF16),
@@ -91,4 +105,27 @@ def cases(arch: str) -> list[Case]:
     ]
 
 
+def candidates(arch: str, vocabulary: int) -> Candidates:
+    """Vocabulary blocks for the pass over all rows: the whole of `spec_logsumexp`, nearly all of the other kernels."""
+    rows = BATCH * (DRAFTS + 1)
+
+    def work(config: Config) -> Work:
+        block = int(config.meta["BLOCK_V"])
+        blocks = rows * -(-vocabulary // block)
+        return Work(blocks, hbm_bytes=rows * vocabulary * 2.0, exp=float(blocks * block))
+
+    return Candidates(
+        "spec_logsumexp",
+        arch,
+        f"vocabulary {vocabulary}",
+        {"BLOCK_V": (2048, 4096, 8192, 16384)},
+        (4, 8, 16),
+        (1,),
+        lambda config: logsumexp_rows(meta(rows, vocabulary, dtype=BF16), meta(rows), config),
+        work,
+        keep=lambda config: int(config.meta["BLOCK_V"]) // config.num_warps in (512, 1024, 2048),
+    )
+
+
+CANDIDATES = [candidates(arch, vocabulary) for arch in SM_COUNT for vocabulary in (SMALL, LARGE)]
 CASES = [one for arch in ("sm_80", "sm_90", "sm_100") for one in cases(arch)]

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from kernel_cases.case import Case
+from kernel_cases.case import Candidates, Case, Work
+from perfmodel.kernels.device import SM_COUNT
 from perfmodel.kernels.support import ceilings
 from perfmodel.kernels.support.kv_quantize import quantize_kv
 from perfmodel.kernels.support.mma import mma_loop, mma_tile
@@ -14,6 +15,7 @@ from perfmodel.kernels.support.norm import rms_norm
 from perfmodel.kernels.support.quantize import quantize_blocks, quantize_rows
 from perfmodel.kernels.support.rope import rope_and_cache
 from perfmodel.kernels.support.swiglu import swiglu
+from perfmodel.kernels.table import Config
 
 TOKENS, PAGES, PAGE = 512, 1024, 16
 BF16, FP32, INT8, FP8 = torch.bfloat16, torch.float32, torch.int8, torch.float8_e4m3fn
@@ -128,10 +130,28 @@ def loops(arch: str) -> list[Case]:
         call = lambda pool=pool: ceilings.gather_sum(pool, meta(2**16, dtype=torch.int32))  # noqa: E731
         cases.append(case("support_gather", arch, f"rows of {4 * width} bytes", call, WIDE))
     for dtype in (BF16, INT8) if arch == "sm_80" else (BF16, INT8, FP8):
-        none = arch == "sm_100" and dtype == INT8  # Triton has no int8 for the fifth-generation tensor core
+        none = arch == "sm_100" and dtype == INT8  # Triton 3.6 has no int8 for tcgen05
         expects = units["sm_80" if none else arch]
         cases.append(case("support_mma", arch, str(dtype).removeprefix("torch."), mma(dtype), expects))
     return cases
 
 
+def norm_candidates(arch: str, hidden: int) -> Candidates:
+    """Warps for a row that one block holds, and blocks for one that is read twice."""
+    whole = 1 << (hidden - 1).bit_length()
+
+    def call(config: Config) -> object:
+        x = meta(TOKENS, hidden, dtype=BF16)
+        return rms_norm(x, meta(hidden, dtype=BF16), residual=x, config=config)
+
+    def work(config: Config) -> Work:
+        again = 2.0 if int(config.meta["BLOCK_H"]) < hidden else 0.0
+        return Work(TOKENS, hbm_bytes=8.0 * TOKENS * hidden, l2_bytes=(8.0 + again) * TOKENS * hidden)
+
+    blocks = {"BLOCK_H": tuple(sorted({min(whole, 4096), min(whole, 8192), min(whole, 16384)}))}
+    keep = lambda config: 4 <= int(config.meta["BLOCK_H"]) // (32 * config.num_warps) <= 64  # noqa: E731
+    return Candidates("support_rms_norm", arch, f"hidden {hidden}", blocks, (2, 4, 8, 16), (1,), call, work, keep)
+
+
+CANDIDATES = [norm_candidates(arch, hidden) for arch in SM_COUNT for hidden in (1024, 2048, 4096, 8192, 16384)]
 CASES = [one for arch in ("sm_80", "sm_90", "sm_100") for one in (*layers(arch), *quantizers(arch), *loops(arch))]
