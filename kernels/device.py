@@ -78,9 +78,8 @@ def has_tma(tensor: torch.Tensor) -> bool:
     return target(tensor).arch != "sm_80"
 
 
-@functools.cache
 def prepare_descriptors() -> None:
-    """Give Triton the allocator that tensor descriptors made on the device need; once a process."""
+    """Give Triton the allocator that tensor descriptors made on the device need; Triton keeps it a thread."""
 
     def allocate(size: int, alignment: int, stream: int | None) -> torch.Tensor:
         return torch.empty(size, dtype=torch.int8, device="cuda")

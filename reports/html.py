@@ -117,11 +117,17 @@ def page(
         kind="bounds" if words.bounds_only(analyses) else "times",
         notices=list(dict.fromkeys(words.one_line(a.notice) for a in analyses if a.notice)),
         summaries=[
-            {"key": key, "headline": headline(a), "sentences": [s.replace(" %", "\u00a0%") for s in sentences(a)]}
+            {"key": key, "headline": [{name: _joined(text) for name, text in item.items()} for item in headline(a)],
+             "sentences": [_joined(s) for s in sentences(a)]}
             for key, a in zip(words.keys(analyses), analyses, strict=True)
         ],
     )  # fmt: skip
     return text
+
+
+def _joined(text: str) -> str:
+    """A text whose percentages are not torn apart by a line break."""
+    return text.replace(" %", "\u00a0%")
 
 
 ROOFLINE_WORDS = (

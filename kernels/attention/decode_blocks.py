@@ -54,7 +54,7 @@ def load_tile(ptr, at, seen, MASKED: tl.constexpr):
         return tl.load(ptr + at)
 
 
-_CONVERT = tl.constexpr("""{
+CONVERT = tl.constexpr("""{
     .reg .b32 sorted;
     .reg .b16 low, high;
     prmt.b32 sorted, $2, 0, 0x3120;
@@ -64,7 +64,7 @@ _CONVERT = tl.constexpr("""{
 }""")
 """Two words, bytes 0 1 2 3: bytes 0 and 2 to the first result, 1 and 3 to the second, each byte to fp16."""
 
-_MOVE = tl.constexpr("""{
+MOVE = tl.constexpr("""{
     .reg .b32 up, sign, rest;
     shl.b32 up, $2, 8;
     and.b32 sign, up, 0x80008000;
@@ -89,7 +89,7 @@ def halves(words, BITS: tl.constexpr, ASM: tl.constexpr):
     """
     if ASM:
         return tl.inline_asm_elementwise(
-            _MOVE if BITS else _CONVERT, "=r,=r,r", [words], dtype=(tl.float16, tl.float16), is_pure=True, pack=2
+            MOVE if BITS else CONVERT, "=r,=r,r", [words], dtype=(tl.float16, tl.float16), is_pure=True, pack=2
         )
     w = words.to(tl.uint16, bitcast=True)
     if BITS:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import torch
 
-from ..checks import check_range, check_tensor, require
-from ..device import prepare_descriptors
-from ..table import Config, select
-from .prefill_pointer import prefill_pointer_kernel
-from .prefill_tma import prefill_tma_kernel
+from perfmodel.kernels.attention.prefill_pointer import prefill_pointer_kernel
+from perfmodel.kernels.attention.prefill_tma import prefill_tma_kernel
+from perfmodel.kernels.checks import check_range, check_tensor, require
+from perfmodel.kernels.device import prepare_descriptors
+from perfmodel.kernels.table import Config, select
 
 HEAD_DIMS = (64, 128, 256)
 DTYPES = (torch.float16, torch.bfloat16)
@@ -49,6 +49,15 @@ class _Sizes:
     head_dim: int
     queries: int
     keys: int
+
+
+@dataclass(frozen=True)
+class _Options:
+    causal: bool
+    scale: float
+    window: int | None
+    softcap: float | None
+    sinks: torch.Tensor | None
 
 
 def prefill_attention(
@@ -102,38 +111,57 @@ def prefill_attention(
 
     Notes
     -----
-    out = sum_j exp(x_j - lse) v_j with x_j = scale * q . k_j, accumulated in FP32; weights are rounded to the dtype of v
-    before they multiply it. At most 2^31 - 1 tokens a tensor; no token is read on the host, so it can be captured.
+    out = sum_j exp(x_j - lse) v_j with x_j = scale * q . k_j, accumulated in FP32; weights are rounded to the dtype of
+    v before they multiply it. At most 2^31 - 1 tokens a tensor; no token is read on the host, so it can be captured.
     """
     sizes = _sizes(q, k, v, packed)
     factor = sizes.head_dim**-0.5 if scale is None else scale
     _check_options(q, sizes, factor, window, softcap, sinks)
-    attended, lse = _outputs(q, sizes, out, packed is not None)
-    hides = window if window is not None and window < sizes.keys else None
+    results = _outputs(q, sizes, out, packed is not None)
+    options = _Options(causal, factor, window if window is not None and window < sizes.keys else None, softcap, sinks)
     if config is None:
         config = select(
-            "attention_prefill", q, head_dim=sizes.head_dim, causal=int(causal), packed=int(packed is not None),
-            queries=sizes.queries, keys=sizes.keys, capped=int(softcap is not None), windowed=int(hides is not None), specialized=int(warp_specialized),
-        )  # fmt: skip
+            "attention_prefill",
+            q,
+            head_dim=sizes.head_dim,
+            queries=sizes.queries,
+            keys=sizes.keys,
+            packed=int(packed is not None),
+            windowed=int(options.window is not None),
+            capped=int(softcap is not None),
+            specialized=int(warp_specialized),
+        )
+    if q.numel() and sizes.queries:
+        _launch((q, k, v), results, sizes, options, packed, config)
+    return results
+
+
+def _launch(
+    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    results: tuple[torch.Tensor, torch.Tensor],
+    sizes: _Sizes,
+    options: _Options,
+    packed: Packed | None,
+    config: Config,
+) -> None:
+    q, k, v = given
     meta = dict(config.options())
-    kernel = prefill_tma_kernel if meta.pop("tma") else prefill_pointer_kernel
-    if kernel is prefill_tma_kernel:
+    kernel = prefill_pointer_kernel
+    if meta.pop("tma"):
         prepare_descriptors()
-    tiles = -(-sizes.queries // int(meta["BLOCK_M"]))
-    pairs = sizes.sequences * sizes.heads
+        kernel = prefill_tma_kernel
+    tiles, pairs = -(-sizes.queries // int(meta["BLOCK_M"])), sizes.sequences * sizes.heads
     require(tiles * pairs < 2**31, f"{tiles} query tiles of {pairs} heads are more than 2^31 - 1 programs; split q")
-    if tiles * pairs == 0 or q.numel() == 0:
-        return attended, lse
-    # An empty tensor has no address to read from, and nothing of it is read: let the kernel hold q's instead.
+    # An empty tensor has no address to describe, and nothing of it is read: let the kernel hold q's instead.
     keys, values = (k, v) if k.numel() else (q, q)
     starts = (None, None) if packed is None else (packed.starts_q, packed.starts_k)
     kernel[(tiles * pairs,)](
-        q, keys, values, attended, lse, sinks, *starts, *_in_log2(factor, softcap), hides,
+        q, keys, values, *results, options.sinks, *starts, *_in_log2(options.scale, options.softcap), options.window,
         sizes.queries, sizes.keys, tiles, pairs, _section(sizes, q.element_size()), sizes.heads,
-        sizes.heads // sizes.kv_heads, *_strides(q), *_strides(k), *_strides(v), *_strides(attended), *_row_strides(lse),
-        D=sizes.head_dim, CAUSAL=causal, **meta,
+        sizes.heads // sizes.kv_heads,
+        *_strides(q), *_strides(k), *_strides(v), *_strides(results[0]), *_row_strides(results[1]),
+        D=sizes.head_dim, CAUSAL=options.causal, **meta,
     )  # fmt: skip
-    return attended, lse
 
 
 def _in_log2(scale: float, softcap: float | None) -> tuple[float, float | None]:
@@ -228,45 +256,38 @@ def prefill_reference(
     dtype: torch.dtype = torch.float64,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What `prefill_attention` returns, computed by plain torch in `dtype` from the whole score matrix."""
-    options = (causal, q.shape[-1] ** -0.5 if scale is None else scale, window, softcap, sinks)
+    options = _Options(causal, q.shape[-1] ** -0.5 if scale is None else scale, window, softcap, sinks)
     if packed is None:
-        pairs = [_reference_one(*each, *options) for each in zip(q.to(dtype), k.to(dtype), v.to(dtype), strict=True)]
+        pairs = [_reference_one(*each, options) for each in zip(q.to(dtype), k.to(dtype), v.to(dtype), strict=True)]
         return torch.stack([out for out, _ in pairs]), torch.stack([lse for _, lse in pairs])
     rows, columns = packed.starts_q.tolist(), packed.starts_k.tolist()
     out = torch.zeros(q.shape, dtype=dtype, device=q.device)
     lse = torch.zeros(q.shape[1], q.shape[0], dtype=dtype, device=q.device)
     for i in range(len(rows) - 1):
         at, of = slice(rows[i], rows[i + 1]), slice(columns[i], columns[i + 1])
-        out[at], lse[:, at] = _reference_one(q[at].to(dtype), k[of].to(dtype), v[of].to(dtype), *options)
+        out[at], lse[:, at] = _reference_one(q[at].to(dtype), k[of].to(dtype), v[of].to(dtype), options)
     return out, lse
 
 
 def _reference_one(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    causal: bool,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: _Options
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One sequence: q [queries, heads, head_dim], k and v [keys, kv_heads, head_dim]."""
     group = q.shape[1] // k.shape[1]
-    scores = torch.einsum("qhd,khd->hqk", q, k.repeat_interleave(group, 1)) * scale
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
+    scores = torch.einsum("qhd,khd->hqk", q, k.repeat_interleave(group, 1)) * options.scale
+    if options.softcap is not None:
+        scores = options.softcap * torch.tanh(scores / options.softcap)
     at = torch.arange(q.shape[0], device=q.device)[:, None] + k.shape[0] - q.shape[0]
     column = torch.arange(k.shape[0], device=q.device)[None, :]
     hidden = torch.zeros(q.shape[0], k.shape[0], dtype=torch.bool, device=q.device)
-    if causal:
+    if options.causal:
         hidden |= column > at
-    if window is not None:
-        hidden |= column <= at - window
+    if options.window is not None:
+        hidden |= column <= at - options.window
     scores = scores.masked_fill(hidden, -math.inf)
     counted = scores
-    if sinks is not None:
-        sink = sinks.to(scores.dtype)[:, None, None].expand(-1, q.shape[0], 1)
+    if options.sinks is not None:
+        sink = options.sinks.to(scores.dtype)[:, None, None].expand(-1, q.shape[0], 1)
         counted = torch.cat([scores, sink], 2)
     lse = torch.logsumexp(counted, 2)
     weights = torch.where(torch.isneginf(lse)[:, :, None], 0.0, torch.exp(scores - lse[:, :, None]))

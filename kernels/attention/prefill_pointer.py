@@ -3,7 +3,18 @@
 import triton
 import triton.language as tl
 
-from .softmax_blocks import capped, extent, finish, gather, key_range, kv_head, place, start, visible, weigh
+from perfmodel.kernels.attention.softmax_blocks import (
+    capped,
+    extent,
+    finish,
+    gather,
+    key_range,
+    kv_head,
+    place,
+    start,
+    visible,
+    weigh,
+)
 
 
 @triton.jit
@@ -17,7 +28,7 @@ def _sweep(
     for n in tl.range(low, high, BLOCK_N):
         k_tile = k_base + tl.cast(n, tl.int64) * k_step + (local[None, :] * k_step + across[:, None])
         v_tile = v_base + tl.cast(n, tl.int64) * v_step + (local[:, None] * v_step + across[None, :])
-        if MASKED:
+        if MASKED:  # noqa: SIM108 - only one of the two is compiled
             k = tl.load(k_tile, mask=(n + local < keys)[None, :], other=0.0)
         else:
             k = tl.load(k_tile)
@@ -25,7 +36,7 @@ def _sweep(
         if MASKED:
             scores = tl.where(visible(positions, n + local, keys, window, CAUSAL), scores, -float("inf"))
         peak, total, weights, rescale = weigh(peak, total, scores, unit)
-        if MASKED:
+        if MASKED:  # noqa: SIM108
             v = tl.load(v_tile, mask=(n + local < keys)[:, None], other=0.0)
         else:
             v = tl.load(v_tile)

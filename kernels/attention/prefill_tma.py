@@ -7,7 +7,18 @@ and never reads its neighbour's, whether lengths are fixed or packed.
 import triton
 import triton.language as tl
 
-from .softmax_blocks import capped, extent, finish, gather, key_range, kv_head, place, start, visible, weigh
+from perfmodel.kernels.attention.softmax_blocks import (
+    capped,
+    extent,
+    finish,
+    gather,
+    key_range,
+    kv_head,
+    place,
+    start,
+    visible,
+    weigh,
+)
 
 
 @triton.jit
@@ -41,7 +52,8 @@ def prefill_tma_kernel(
     first_q, queries = extent(starts_q, batch, queries)
     first_k, keys = extent(starts_k, batch, keys)
     row = tile * BLOCK_M
-    if starts_q is not None:  # elsewhere every tile has rows, and warp specialization does not take a branch
+    # Dense sequences fill every tile, and warp specialization does not take a branch: test only where it is needed.
+    if starts_q is not None:  # noqa: SIM102 - the outer condition is the compiler's, the inner the kernel's
         if row >= queries:
             return
     source = kv_head(head, group)

@@ -13,9 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
-from ..checks import check_tensor, require
-from ..table import Config, select
-from .prefill import DTYPES, HEAD_DIMS, prefill_reference
+from perfmodel.kernels.attention.prefill import DTYPES, HEAD_DIMS, prefill_reference
+from perfmodel.kernels.checks import check_tensor, require
+from perfmodel.kernels.table import Config, select
 
 SCORE_DTYPES = (*DTYPES, torch.float32)
 ROW_MULTIPLE = 16
@@ -247,13 +247,14 @@ def _check_heads(heads: int, kv_heads: int, head_dim: int, name: str) -> None:
 
 def _check_scores(scores: torch.Tensor) -> None:
     check_tensor("scores", scores, [None] * 4, SCORE_DTYPES, contiguous=False)
-    sequences, heads, queries, _ = scores.shape
+    _, heads, queries, _ = scores.shape
     row = scores.stride(2)
     wanted = (heads * queries * row, queries * row, row, 1)
     held = all(a == b or n < 2 for a, b, n in zip(scores.stride(), wanted, scores.shape, strict=True))
     require(
         scores.numel() == 0 or (held and row >= scores.shape[3] and row % ROW_MULTIPLE == 0),
-        f"scores have strides {scores.stride()}; rows one after the other, a multiple of {ROW_MULTIPLE} long, are needed: pass what attention_scores returns",
+        f"scores have strides {scores.stride()}; rows one after the other, a multiple of {ROW_MULTIPLE} long, are needed: "
+        "pass what attention_scores returns",
     )
 
 

@@ -73,7 +73,9 @@ def test_more_queries_than_keys(device: str, path: str, sinks: bool) -> None:
     given = problem(device, FP16, (2, 1), 64, [(70, 40)], sinks=sinks)
     out, lse = given.check(small(path), window=25)
     assert bool((out[:, :30] == 0).all())
-    expected = given.sinks[None, :, None].expand(1, 2, 30) if given.sinks is not None else torch.full_like(lse, -math.inf)
+    expected = (
+        given.sinks[None, :, None].expand(1, 2, 30) if given.sinks is not None else torch.full_like(lse, -math.inf)
+    )
     torch.testing.assert_close(lse[:, :, :30], expected[:, :, :30])
 
 

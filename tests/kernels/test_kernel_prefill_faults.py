@@ -178,7 +178,7 @@ def test_fault_is_caught(
     if path == "pointer":
         given.check(config, **options)
     monkeypatch.setattr({"pointer": prefill_pointer, "tma": prefill_tma}[path], part, fault)
-    with pytest.raises(AssertionError, match="error|infinities|not finite|overwritten"):
+    with pytest.raises(AssertionError, match=r"error|infinities|not finite|overwritten"):
         given.check(config, **options)
 
 

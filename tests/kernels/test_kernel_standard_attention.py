@@ -64,7 +64,7 @@ def materialised(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_shapes(device: str, shape: str) -> None:
-    """Scores kept in fp32 give the result to the dtype; in 16 bits an error no larger than twice torch's with the same."""
+    """Scores kept in fp32 give the result to the dtype; in 16 bits an error at most twice torch's."""
     lengths, heads, head_dim, dtype, causal = SHAPES[shape]
     given = operands(device, lengths, heads, head_dim, dtype, sequences=2)
     q, k, v = (each.tensor for each in given)
@@ -118,7 +118,10 @@ def test_softmax(device: str, block: int, dtype: torch.dtype, causal: bool) -> N
 
 def test_values(device: str) -> None:
     """P V is right, its sum over keys in several steps, and reads nothing of rows and keys past the end."""
-    p, v = random(1, 2, 40, 96, dtype=FP16, device=device).abs(), random(1, 90, 1, 64, dtype=FP16, device=device, seed=1)
+    p, v = (
+        random(1, 2, 40, 96, dtype=FP16, device=device).abs(),
+        random(1, 90, 1, 64, dtype=FP16, device=device, seed=1),
+    )
     p[..., 90:] = 0.0
     held = guarded(v)
     out = attention_values(p[..., :90], held.tensor, config=Config({"BLOCK_M": 32, "BLOCK_N": 32}, 4, 2))
@@ -195,7 +198,7 @@ def test_refuses(message: str) -> None:
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 @pytest.mark.parametrize("causal", [True, False])
 def test_production_shapes(head_dim: int, causal: bool) -> None:
-    """With the table's configurations a few thousand tokens are right, with keys in one pass of the softmax and in two."""
+    """With the table's configurations a few thousand tokens are right, rows in one pass of the softmax or two."""
     for queries, keys in ((4000, 4000), (64, 4096), (100, 20000)):
         q, k, v = (each.tensor for each in operands("cuda", (queries, keys), (4, 2), head_dim, BF16))
         assert_close(standard_attention(q, k, v, causal=causal, dtype=FP32), standard_reference(q, k, v, causal=causal))

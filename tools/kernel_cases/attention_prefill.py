@@ -1,10 +1,12 @@
-"""Prefill and standard attention: a case for each row of their tables and head dimension, and for what a row compiles to."""
+"""Prefill and standard attention: a case for each row of their tables, head dimension and code that a row compiles to."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from perfmodel.kernels.attention.prefill import Packed, prefill_attention
-from perfmodel.kernels.attention.standard import attention_softmax, standard_attention
+from perfmodel.kernels.attention.standard import ROW_MULTIPLE, attention_scores, attention_softmax, attention_values
 from perfmodel.kernels.device import SM_COUNT
 from perfmodel.kernels.table import Config
 
@@ -15,6 +17,7 @@ BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 NAMES = {BF16: "bf16", FP16: "fp16", FP32: "fp32"}
 
 Expectations = dict[str, bool | int | float | str]
+Variants = dict[str, dict[str, bool | int | float]]
 
 
 def meta(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
@@ -58,13 +61,23 @@ def unit(arch: str, head_dim: int = 0, *, tma: bool) -> Expectations:
 
 
 #: What changes the code of a prefill row: options of the call.
-VARIANTS: dict[str, dict[str, bool | int | float]] = {
+ALL = "packed, window, sinks, softcap"
+VARIANTS: Variants = {
     "not causal": {"causal": False},
     "window, sinks": {"window": 1024, "sinks": True},
     "softcap": {"softcap": 50.0},
     "packed": {"packed": True},
-    "packed, window, sinks, softcap": {"packed": True, "window": 1024, "sinks": True, "softcap": 30.0},
+    ALL: {"packed": True, "window": 1024, "sinks": True, "softcap": 30.0},
 }
+
+
+def several(
+    arch: str, label: str, shape: tuple[int, int, int], expects: Expectations, variants: Variants
+) -> list[Case]:
+    return [
+        Case("attention_prefill", arch, f"{label}, {name}", partial(prefill, *shape, **options), expects)  # type: ignore[arg-type]
+        for name, options in variants.items()
+    ]
 
 
 def main_rows(arch: str, head_dim: int) -> list[Case]:
@@ -74,7 +87,7 @@ def main_rows(arch: str, head_dim: int) -> list[Case]:
     label = f"D{head_dim}, 4096 tokens"
 
     def one(name: str, dtype: torch.dtype = BF16, **options: bool | int | float) -> Case:
-        call = lambda: prefill(head_dim, 4096, 4096, dtype=dtype, **options)  # noqa: E731
+        call = partial(prefill, head_dim, 4096, 4096, dtype=dtype, **options)
         met = expects if (head_dim, "softcap" in options, arch) != (64, True, "sm_80") else unit(arch, tma=False)
         return Case("attention_prefill", arch, f"{label}, {name}", call, met)
 
@@ -84,71 +97,65 @@ def main_rows(arch: str, head_dim: int) -> list[Case]:
 def few_queries(arch: str, head_dim: int) -> list[Case]:
     """A chunk of at most 64 tokens behind a long prefix."""
     expects = unit(arch, tma=arch != "sm_80")
-    calls = {
-        "causal": lambda: prefill(head_dim, 64, 4096),
-        "packed, window, sinks, softcap": lambda: prefill(
-            head_dim, 64, 4096, packed=True, window=1024, sinks=True, softcap=30.0
-        ),
-    }
-    return [
-        Case("attention_prefill", arch, f"D{head_dim}, 64 queries, {name}", call, expects)
-        for name, call in calls.items()
-    ]
+    return several(arch, f"D{head_dim}, 64 queries", (head_dim, 64, 4096), expects, {"causal": {}, ALL: VARIANTS[ALL]})
 
 
 def short_packed(arch: str, head_dim: int) -> list[Case]:
     """Packed sequences of up to 512 keys, by pointers."""
-    expects = unit(arch, head_dim, tma=False)
-    calls = {
-        "causal": lambda: prefill(head_dim, 512, 512, packed=True),
-        "not causal": lambda: prefill(head_dim, 512, 512, packed=True, causal=False),
-        "sinks, softcap": lambda: prefill(head_dim, 512, 512, packed=True, sinks=True, softcap=30.0),
+    variants: Variants = {
+        "causal": {"packed": True},
+        "not causal": {"packed": True, "causal": False},
+        "sinks, softcap": {"packed": True, "sinks": True, "softcap": 30.0},
     }
-    return [
-        Case("attention_prefill", arch, f"D{head_dim}, packed, 512 tokens, {name}", call, expects)
-        for name, call in calls.items()
-    ]
+    expects = unit(arch, head_dim, tma=False)
+    return several(arch, f"D{head_dim}, packed, 512 tokens", (head_dim, 512, 512), expects, variants)
 
 
 def specialized(head_dim: int) -> list[Case]:
     """The warp-specialized loop of sm_90: three warp groups, registers shared out among them."""
-    expects = {**unit("sm_90", head_dim, tma=True), "setmaxnreg": True, "warps": 12}
-    calls = {
-        "causal": lambda: prefill(head_dim, 4096, 4096, warp_specialized=True),
-        "not causal": lambda: prefill(head_dim, 4096, 4096, warp_specialized=True, causal=False),
-        "window, sinks, softcap": lambda: prefill(
-            head_dim, 4096, 4096, warp_specialized=True, window=1024, sinks=True, softcap=30.0
-        ),
+    variants: Variants = {
+        "causal": {"warp_specialized": True},
+        "not causal": {"warp_specialized": True, "causal": False},
+        "window, sinks, softcap": {"warp_specialized": True, "window": 1024, "sinks": True, "softcap": 30.0},
     }
-    return [
-        Case("attention_prefill", "sm_90", f"D{head_dim}, warp-specialized, {name}", call, expects)
-        for name, call in calls.items()
-    ]
+    expects = {**unit("sm_90", head_dim, tma=True), "setmaxnreg": True, "warps": 12}
+    return several("sm_90", f"D{head_dim}, warp-specialized", (head_dim, 4096, 4096), expects, variants)
 
 
 def standard(arch: str) -> list[Case]:
-    """Three launches a call; the softmax's rows by the length of a row."""
+    """Scores and output by head dimension, the softmax by the length of a row."""
     cases = []
-    for head_dim in (64, 128, 256):
-        for queries in (64, 4096):
-            for dtype in (BF16, FP32):
-                call = lambda d=head_dim, n=queries, t=dtype: standard_attention(  # noqa: E731
-                    meta(1, n, HEADS, d), meta(1, 4096, KV_HEADS, d), meta(1, 4096, KV_HEADS, d), dtype=t
-                )
-                label = f"D{head_dim}, {queries} queries, {NAMES[dtype]} scores"
-                expects: Expectations = {**unit(arch, tma=False)}
-                cases += [
-                    Case("attention_standard_scores", arch, label, call, expects),
-                ]
-    for keys in (200, 1000, 16000, 40000):
-        call_softmax = lambda n=keys: attention_softmax(padded(n))  # noqa: E731
-        cases.append(Case("attention_standard_softmax", arch, f"{keys} keys", call_softmax))
+    kinds = [(d, n, dtype) for d in (64, 128, 256) for n in (64, 4096) for dtype in (BF16, FP32)]
+    for d, n, dtype in kinds:
+        if dtype is FP32 and d != 128:
+            continue
+        label = f"D{d}, {n} queries, {NAMES[dtype]} scores"
+        loads = {name: True for name in unit(arch, tma=False) if name not in ("mma_sync", "tma_load", "cp_async16")}
+        cases += [
+            Case("attention_standard_scores", arch, label, partial(scores, d, n, dtype), loads),
+            Case("attention_standard_values", arch, label, partial(values, d, n, dtype), unit(arch, tma=False)),
+        ]
+    for n in (200, 1000, 4000, 16000, 40000):
+        call = partial(softmax, n)
+        cases.append(Case("attention_standard_softmax", arch, f"{n} keys", call, {"load_v4": True}))
     return cases
 
 
-def padded(keys: int) -> torch.Tensor:
+def scores(head_dim: int, queries: int, dtype: torch.dtype) -> object:
+    return attention_scores(meta(1, queries, HEADS, head_dim), meta(1, 4096, KV_HEADS, head_dim), dtype=dtype)
+
+
+def values(head_dim: int, queries: int, dtype: torch.dtype) -> object:
+    return attention_values(padded(queries, 4096, dtype), meta(1, 4096, KV_HEADS, head_dim))
+
+
+def softmax(keys: int) -> object:
+    return attention_softmax(padded(1024, keys))
+
+
+def padded(queries: int, keys: int, dtype: torch.dtype = BF16) -> torch.Tensor:
     """Scores as `attention_scores` makes them."""
-    return meta(1, HEADS, 1024, -(-keys // 16) * 16)[..., :keys]
+    return meta(1, HEADS, queries, -(-keys // ROW_MULTIPLE) * ROW_MULTIPLE, dtype=dtype)[..., :keys]
 
 
 CASES = [

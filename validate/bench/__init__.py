@@ -1,0 +1,1 @@
+"""Measuring this machine: cases, honest timing, ceilings, and the store of what was measured."""
