@@ -9,7 +9,7 @@ from perfmodel.base.errors import NoGpu, UnknownName
 from perfmodel.base.text import printable
 from perfmodel.base.units import gib
 from perfmodel.base.validation import build
-from perfmodel.hwspecs import processor
+from perfmodel.hwspecs import kept, processor
 from perfmodel.hwspecs.schema import Gpu, Quantity
 
 _ELSE = "name the GPU to model instead, such as --gpu h100 (`perfmodel list gpus` shows all)"
@@ -81,11 +81,14 @@ def match(name: str, total: float, driver: str) -> Gpu:
         except UnknownName as error:
             unknown = error
     else:
+        if (measured := kept.of_machine(name)) is not None:
+            return measured
         near = unknown.suggestions
         start = f"copy the nearest ({', '.join(near)})" if near else "copy a built-in"
         raise NoGpu(
             f"found the GPU '{printable(name, limit=80)}' with {gib(total)}, which is not built in: {start} from "
-            f"perfmodel/hwspecs/data/gpus to a file of your own, change its numbers and use --gpu FILE.yaml"
+            f"perfmodel/hwspecs/data/gpus to a file of your own, change its numbers and use --gpu FILE.yaml; or measure "
+            f"it: perfmodel validate"
         )
     usable = Quantity(
         value=total,
@@ -94,15 +97,20 @@ def match(name: str, total: float, driver: str) -> Gpu:
         note=f"the spec has {spec.memory.hbm.usable.text}" if spec.memory.hbm.usable else "",
     )
     hbm = spec.memory.hbm.model_copy(update={"usable": usable})
-    return spec.model_copy(update={"memory": spec.memory.model_copy(update={"hbm": hbm})})
+    return spec.model_copy(update={"memory": spec.memory.model_copy(update={"hbm": hbm}), "machine": name})
 
 
 def _text(raw: Any) -> str:
     return raw.decode(errors="replace") if isinstance(raw, bytes) else str(raw)
 
 
-@functools.cache
 def cpu() -> Gpu:
+    """The spec of this machine's processor: as `perfmodel validate` measured it last, else as ``detected_cpu`` has it."""
+    return kept.of_machine(processor.machine()) or detected_cpu()
+
+
+@functools.cache
+def detected_cpu() -> Gpu:
     """The spec of this machine's processor (``kind: cpu``); asked once a process, since it measures for about 0.2 s.
 
     Peaks are derived from cores, SIMD width and clock, with the assumptions in each source; the memory bandwidth is

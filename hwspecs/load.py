@@ -6,7 +6,7 @@ import functools
 from pathlib import Path
 
 from perfmodel.base.catalogue import Catalogue, looks_like_path
-from perfmodel.base.errors import SpecError
+from perfmodel.base.errors import SpecError, UnknownName
 from perfmodel.base.validation import build
 from perfmodel.base.yamlio import load_yaml
 from perfmodel.hwspecs.schema import Gpu, System
@@ -23,7 +23,7 @@ def gpu(name: str | Gpu) -> Gpu:
     ----------
     name : str
         A built-in name or alias (``"h100"``, ``"NVIDIA H100 80GB HBM3"``), a YAML file, ``"cpu"`` (this machine's
-        processor) or ``"local"`` (this machine's GPU).
+        processor), ``"local"`` (this machine's GPU), or the name of a device that `perfmodel validate` measured here.
 
     Raises
     ------
@@ -46,7 +46,14 @@ def gpu(name: str | Gpu) -> Gpu:
     if looks_like_path(name):
         path = _path(name)
         return build(Gpu, {"name": path.stem, **load_yaml(path)}, path)
-    return _builtin_gpu(GPUS.resolve(name))
+    try:
+        return _builtin_gpu(GPUS.resolve(name))
+    except UnknownName:
+        from perfmodel.hwspecs import kept
+
+        if (measured := kept.named(name)) is None:
+            raise
+        return measured
 
 
 @functools.cache

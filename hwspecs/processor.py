@@ -25,11 +25,23 @@ _COPY_SECONDS = 0.12
 _VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
 
 
+def model_name() -> str:
+    """The processor's name as the system tells it."""
+    return cpuinfo().get("model name") or platform.processor() or platform.machine() or "unknown processor"
+
+
+def machine() -> str:
+    """What tells this processor from others, whoever may use how much of it: its name and all its cores."""
+    import psutil
+
+    return f"{model_name()}, {psutil.cpu_count(logical=False) or os.cpu_count() or 1} cores"
+
+
 def describe() -> dict[str, Any]:
     """Raw data of the processor's spec, to be validated as a ``Gpu``."""
     info, cores, clock = cpuinfo(), core_count(), _clock()
     flags = set((info.get("flags") or info.get("Features") or "").split())
-    name = info.get("model name") or platform.processor() or platform.machine() or "unknown processor"
+    name = model_name()
     vendor = info.get("vendor_id") or platform.system().lower() or "unknown"
     caches = cache_bytes(Path("/sys/devices/system/cpu"))
     notes = [] if caches else ["The system does not tell the caches, so they are left out."]
@@ -46,6 +58,7 @@ def describe() -> dict[str, Any]:
         "vendor": _VENDORS.get(vendor, vendor),
         "architecture": platform.machine() or "unknown",
         "kind": "cpu",
+        "machine": machine(),
         "compute": compute(flags, cores, clock),
         "memory": memory,
         "notes": " ".join(notes),

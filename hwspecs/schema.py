@@ -186,6 +186,7 @@ class Gpu(_Spec):
     compute_capability: str | None = None
     released: str | None = None
     system: str | None = Field(None, description="name of the system it usually sits in")
+    machine: str = Field("", description="of a device that was detected or measured: as its system names it")
     compute: Compute
     memory: Memory
     tdp: Power | None = None

@@ -71,12 +71,21 @@ def held_tokens(layer: LayerClass, context: Num) -> Num:
     return np.minimum(context, np.inf)
 
 
-def cache_bytes_per_token(layer: LayerClass, fmt: Format) -> float:
+def head_size(layer: LayerClass) -> int:
+    """Elements of a vector in a layer's KV cache that a scale may cover: a key head's, or all of a latent."""
+    a = layer.attention
+    return a.head_dim if isinstance(a, Gqa | Compressed) else max(a.cache_elements, 1)
+
+
+def cache_bytes_per_token(layer: LayerClass, fmt: Format, kept: Num | None = None) -> Num:
     """Bytes that a kept token occupies in one layer's KV cache (its indexer key at 8 bits and a scale included).
+
+    Scales and zero points of the format are in it; with ``kept`` tokens in the cache, so are those that the format
+    leaves at 16 bits, as a mean over them all.
 
     Source of the indexer's cache: DeepSeek-V3.2-Exp, 128 FP8 values and one FP32 scale a token and layer.
     """
-    size = layer.attention.cache_elements * fmt.bits / 8
+    size = layer.attention.cache_elements * fmt.cache_bits(head_size(layer), kept) / 8
     indexer = getattr(layer.attention, "indexer", None)
     return size + (indexer.head_dim + 4 if indexer and isinstance(layer.attention, Mla) else 0)
 
@@ -90,20 +99,21 @@ def compressed_bytes_per_token(layer: LayerClass, fmt: Format) -> float:
     a = layer.attention
     if not isinstance(a, Compressed) or not a.ratio:
         return 0.0
-    return (a.head_dim * fmt.bits / 8 + (a.indexer.head_dim + 4 if a.indexer else 0)) / a.ratio
+    return (a.head_dim * float(fmt.cache_bits(a.head_dim)) / 8 + (a.indexer.head_dim + 4 if a.indexer else 0)) / a.ratio
 
 
 def layer_cache_bytes(layer: LayerClass, context: Num, fmt: Format) -> Num:
     """KV cache of one sequence in ONE layer of a class: kept tokens, and compressed entries. [bytes]"""
-    kept = cache_bytes_per_token(layer, fmt) * held_tokens(layer, context)
+    held = held_tokens(layer, context)
+    kept = cache_bytes_per_token(layer, fmt, held) * held
     return kept + compressed_bytes_per_token(layer, fmt) * context
 
 
 def kv_bytes(model: ModelSpec, context: Num, kv: str | Format = "bf16") -> Num:
     """KV cache of one sequence. [bytes]
 
-    ``sum over layers of kept tokens(context) x cache elements x bits / 8``; exact for the format without engine
-    paging.
+    ``sum over layers of kept tokens(context) x cache elements x bits / 8``, scales and tokens left at 16 bits
+    included; exact for the format without engine paging.
 
     Parameters
     ----------
@@ -127,7 +137,7 @@ def kv_bytes_per_token(model: ModelSpec, kv: str | Format = "bf16") -> float:
         a = layer.attention
         bounded = isinstance(a, Compressed) or (isinstance(a, Gqa) and bool(a.window or a.chunk))
         total += layer.count * compressed_bytes_per_token(layer, fmt)
-        total += 0.0 if bounded else layer.count * cache_bytes_per_token(layer, fmt)
+        total += 0.0 if bounded else layer.count * float(cache_bytes_per_token(layer, fmt))
     return total
 
 

@@ -1,136 +1,144 @@
-"""Storage formats of weights and of the KV cache: bits an element, scales and zero points a group."""
+"""The storage format that a name means: of weights, and of the KV cache.
+
+Beside the names of the table there are patterns: ``gptq_g64``, ``gptq3_g128_act``, ``awq_g32``, ``int4_g64``, ``w8a16_g128``.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import ceil, prod
+import functools
+import re
 
-from perfmodel.base.errors import UnknownName
+from perfmodel.base.errors import UnknownName, UsageError
+from perfmodel.base.text import printable
+from perfmodel.modelspecs.format import Format
+from perfmodel.modelspecs.format_tables import CACHES, TABLE, ggml_formats
+from perfmodel.modelspecs.gguf_presets import is_preset, preset
 
+__all__ = ["FORMATS", "KV_FORMATS", "OFFERED", "OFFERED_KV", "Format", "kv_format", "names_of", "weight_format"]
 
-@dataclass(frozen=True)
-class Format:
-    """How a tensor is stored.
-
-    Attributes
-    ----------
-    name : str
-    bits : float
-        Bits an element.
-    group : tuple[int, int] or None
-        Elements that share a scale, as (rows, columns) of an ``[out, in]`` matrix; 0 means the whole extent. ``None``:
-        no scales.
-    scale_bits, zero_bits : float
-        Bits of a group's scale and zero point.
-    math : tuple[str, ...]
-        Number formats the matrix units may multiply this in, best first; the weights are converted for the rest.
-    source : str
-    """
-
-    name: str
-    bits: float
-    group: tuple[int, int] | None = None
-    scale_bits: float = 0
-    zero_bits: float = 0
-    math: tuple[str, ...] = ("bf16", "fp16", "fp32")
-    source: str = ""
-    title: str = ""
-
-    def scales(self, shape: tuple[int, ...]) -> int:
-        """Number of groups in a tensor whose last two dimensions are (out, in)."""
-        if self.group is None:
-            return 0
-        rows, cols = (1, shape[0]) if len(shape) == 1 else (shape[-2], shape[-1])
-        across, down = (ceil(n / g) if g else 1 for n, g in zip((rows, cols), self.group, strict=True))
-        return prod(shape[:-2]) * across * down
-
-    def tensor_bytes(self, shape: tuple[int, ...]) -> float:
-        """Bytes of a tensor with its scales and zero points.
-
-        >>> FORMATS["int4"].tensor_bytes((1, 128))
-        66.5
-        """
-        return (prod(shape) * self.bits + self.scales(shape) * (self.scale_bits + self.zero_bits)) / 8
-
-
-_IEEE = "IEEE 754-2019"
-_OCP8 = "OCP 8-bit Floating Point Specification 1.0 (2023)"
-_MX = "OCP Microscaling Formats (MX) Specification 1.0 (2023)"
-_GPTQ = "GPTQ and AWQ checkpoints: group 128, 16-bit scale and packed 4-bit zero point"
-
-FORMATS: dict[str, Format] = {
-    f.name: f
-    for f in (
-        Format("fp32", 32, math=("tf32", "fp32"), source=_IEEE, title="32-bit float"),
-        Format("bf16", 16, source="Intel bfloat16 definition (2018)", title="bfloat16"),
-        Format("fp16", 16, math=("fp16", "bf16", "fp32"), source=_IEEE, title="16-bit float"),
-        Format(
-            "fp8", 8, (1, 0), 32, math=("fp8", "bf16", "fp16", "fp32"), source=_OCP8, title="FP8, a scale a channel",
-        ),
-        Format("fp8_tensor", 8, (0, 0), 32, math=("fp8", "bf16", "fp16", "fp32"), source=_OCP8, title="FP8, one scale"),
-        Format(
-            "fp8_block", 8, (128, 128), 32, math=("fp8", "bf16", "fp16", "fp32"),
-            source="DeepSeek-V3 checkpoint: weight_scale_inv, fp32, a 128 x 128 block", title="FP8, 128 x 128 blocks",
-        ),
-        Format(
-            "fp8_block_e8m0", 8, (128, 128), 8, math=("fp8", "bf16", "fp16", "fp32"),
-            source="DeepSeek-V4 checkpoints: scale, float8_e8m0fnu, a 128 x 128 block",
-            title="FP8, 128 x 128 blocks, 8-bit scales",
-        ),
-        Format(
-            "int8", 8, (1, 0), 16, math=("int8", "bf16", "fp16", "fp32"), source="SmoothQuant W8A8", title="INT8 W8A8",
-        ),
-        Format("w8a16", 8, (1, 0), 16, source="weight-only INT8, a scale a channel", title="INT8 weights only"),
-        Format("int4", 4, (1, 128), 16, 4, source=_GPTQ, title="INT4 weights only, group 128"),
-        Format(
-            "int4_g32", 4, (1, 32), 16,
-            source="compressed-tensors checkpoints of Kimi K2 Thinking and K2.5: symmetric, 16-bit scale a group of 32",
-            title="INT4 weights only, group 32, symmetric",
-        ),
-        Format("mxfp4", 4, (1, 32), 8, math=("fp4", "bf16", "fp16", "fp32"), source=_MX, title="MXFP4, group 32"),
-        Format(
-            "nvfp4", 4, (1, 16), 8, math=("fp4", "bf16", "fp16", "fp32"),
-            source="NVIDIA NVFP4: FP8 E4M3 scale a group of 16 (and one FP32 scale a tensor)", title="NVFP4, group 16",
-        ),
-    )
-}  # fmt: skip
-
-#: Formats that a KV cache can have. Scales a tensor or head are a few bytes and left out.
-KV_FORMATS: dict[str, Format] = {
-    f.name: f
-    for f in (
-        Format("bf16", 16, source="Intel bfloat16 definition (2018)"),
-        Format("fp16", 16, math=("fp16", "bf16", "fp32"), source=_IEEE),
-        Format("fp32", 32, math=("tf32", "fp32"), source=_IEEE),
-        Format("fp8", 8, math=("fp8", "bf16", "fp16", "fp32"), source=_OCP8),
-        Format("int8", 8, math=("bf16", "fp16", "fp32"), source="engines' per-tensor INT8 cache"),
-    )
-}
+#: What is offered where something smaller is looked for: formats that engines serve without a recipe of their own.
+OFFERED = tuple(f.name for f in TABLE if not f.name.startswith(("nf4", "mxfp6", "mxfp8")))
+OFFERED_KV = ("bf16", "fp16", "fp32", "fp8", "int8")
 
 _ALIASES = {
-    "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32", "w8a8": "int8",
-    "fp8_e4m3": "fp8", "w4a16": "int4", "fp4": "nvfp4", "auto": "bf16",
+    "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32", "tf32": "fp32",
+    "w8a8": "int8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp8_channel": "fp8",
+    "w4a16": "int4", "fp4": "nvfp4", "auto": "bf16", "gptq": "gptq_g128", "awq": "awq_g128", "bnb": "nf4",
+    "kivi": "kivi2", "int4_kv": "int4_head", "bnb_nf4": "nf4", "bnb_nf4_dq": "nf4_dq",
 }  # fmt: skip
+
+#: Groups that checkpoints have; ``channel`` (or -1): one for a whole row.
+GROUPS = ("16", "32", "64", "128", "256", "512", "1024", "channel", "-1")
+_GROUPED = re.compile(rf"(gptq|awq|int|w)([2348])?(a16)?(?:_g?({'|'.join(GROUPS)}))?(_sym)?(_act)?")
+
+_GPTQ_SOURCE = (
+    "AutoGPTQ checkpoints: qweight, qzeros and g_idx packed into or stored as 32-bit words, 16-bit scales "
+    "(auto_gptq/nn_modules/qlinear/qlinear_cuda.py of https://github.com/AutoGPTQ/AutoGPTQ)"
+)
+_AWQ_SOURCE = (
+    "AutoAWQ checkpoints: qweight and qzeros packed into 32-bit words, 16-bit scales "
+    "(awq/modules/linear/gemm.py of https://github.com/casper-hansen/AutoAWQ)"
+)
+_PACKED_SOURCE = (
+    "compressed-tensors, pack-quantized: 16-bit scales, no zero points "
+    "(https://github.com/vllm-project/compressed-tensors)"
+)
+
+
+@functools.cache
+def _grouped(name: str) -> Format | None:
+    """An integer format by its parts: quantizer, bits, group, symmetric, act-order. ``None`` for other names."""
+    match = _GROUPED.fullmatch(name)
+    if match is None:
+        return None
+    kind, bits, a16, size, symmetric, act = match.groups()
+    if (kind in ("int", "w") and (not bits or not size or act or (kind == "w") != bool(a16))) or (
+        kind in ("gptq", "awq") and a16
+    ):
+        return None
+    if kind == "awq" and (act or bits not in (None, "4")):
+        return None
+    width, wide = int(bits or 4), size in ("channel", "-1")
+    group, packed = 0 if wide else int(size or 128), kind in ("int", "w")
+    symmetric = symmetric or packed
+    kind = "int" if packed else kind
+    canonical = kind + (str(width) if packed or width != 4 else "") + ("_channel" if wide else f"_g{group}")
+    canonical += ("_sym" if symmetric and not packed else "") + ("_act" if act else "")
+    each = "a scale a channel" if wide else f"group {group}"
+    title = f"{'' if packed else kind.upper() + ', '}INT{width} weights only, {each}"
+    title += (", symmetric" if symmetric else "") + (", act-order" if act else "")
+    source = _PACKED_SOURCE if packed else _AWQ_SOURCE if kind == "awq" else _GPTQ_SOURCE
+    return Format(
+        canonical, width, (1, group), 16, 0 if symmetric else width, source=source, title=title,
+        input_bits=32 if act else 0,
+    )  # fmt: skip
+
+
+def _examples() -> tuple[Format, ...]:
+    """Members of the patterns, for lists."""
+    names = [f"{kind}_g{size}" for kind in ("gptq", "awq") for size in (32, 64, 128)]
+    names += ["gptq_channel", "gptq_g128_act", "gptq_g128_sym", "awq_channel", "gptq8_g128", "gptq8_channel"]
+    names += ["gptq3_g128", "gptq3_channel", "gptq2_g64", "gptq2_g128", "int4_g64", "int4_g128", "int8_g128"]
+    return tuple(found for name in names if (found := _grouped(name)) is not None)
+
+
+FORMATS: dict[str, Format] = {f.name: f for f in (*TABLE, *_examples(), *ggml_formats())}
+KV_FORMATS: dict[str, Format] = {f.name: f for f in CACHES}
 
 
 def weight_format(name: str | Format) -> Format:
     """The storage format of weights that a name means.
 
-    >>> weight_format("bfloat16").bits
-    16
+    Examples
+    --------
+    >>> weight_format("bfloat16").bits, weight_format("Q4_K").bits, weight_format("gptq3_g64_act").input_bits
+    (16, 4.5, 32)
+
+    Raises
+    ------
+    UnknownName
+    UsageError
+        For a preset of llama.cpp, which mixes types: ``perfmodel quantize`` sizes those.
     """
+    if isinstance(name, str):
+        if (found := _grouped(_alias(name))) is not None:
+            return FORMATS.get(found.name, found)
+        if _alias(name) not in FORMATS and is_preset(name):
+            base = preset(name).base.casefold()
+            raise UsageError(
+                f"{printable(name, 40)} mixes types tensor by tensor, as `perfmodel quantize MODEL --format "
+                f"{printable(name, 40)}` shows; as one weight format take {_ALIASES.get(base, base)}"
+            )
     return _find(name, FORMATS, "weight format")
 
 
 def kv_format(name: str | Format) -> Format:
-    """The storage format of the KV cache that a name means."""
+    """The storage format of the KV cache that a name means.
+
+    >>> kv_format("kivi").kept_tokens
+    128
+    """
     return _find(name, KV_FORMATS, "KV-cache format")
+
+
+def names_of(fmt: Format) -> list[str]:
+    """Other names that mean a format.
+
+    >>> names_of(weight_format("bf16"))
+    ['auto', 'bfloat16']
+    """
+    return sorted(alias for alias, name in _ALIASES.items() if name == fmt.name)
+
+
+def _alias(name: str) -> str:
+    key = name.casefold().strip()
+    return _ALIASES.get(key, key)
 
 
 def _find(name: str | Format, table: dict[str, Format], kind: str) -> Format:
     if isinstance(name, Format):
         return name
-    key = _ALIASES.get(name.casefold(), name.casefold())
+    key = _alias(name)
     if key not in table:
         raise UnknownName(kind, name, table, "formats")
     return table[key]

@@ -77,14 +77,15 @@ def params(model: str | ModelSpec) -> Params:
     >>> params("llama3-8b")["total_params"]
     8030261248
     """
-    if isinstance(model, str) and _is_stored(model):
+    if isinstance(model, str) and is_stored(model):
         from perfmodel.modelspecs.stored.headers import summary
 
         return Params(summary(model))
     return Params(counts.summary(load_model(model)))
 
 
-def _is_stored(name: str) -> bool:
+def is_stored(name: str) -> bool:
+    """Whether a name means weight files: a .gguf or .safetensors file, or a folder of them."""
     if name.endswith((".gguf", ".safetensors")):
         return True
     path = Path(name).expanduser()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,3 +16,10 @@ class Frozen(BaseModel):
     """A section that cannot change and refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with some fields changed; what was worked out from the old ones (cached properties) is left behind."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in set(vars(copied)) - set(type(self).model_fields):
+            del vars(copied)[name]
+        return copied

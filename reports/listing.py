@@ -34,12 +34,17 @@ _MODELS = (
 )  # fmt: skip
 _FORMATS = (
     _NAME, _TITLE, Column("bits", "bits", last=1), Column("group", "group", last=5),
-    Column("bits_per_weight", "bits a weight"), Column("math", "multiplied in", last=2),
+    Column("bits_per_weight", "bits a weight", show=lambda v: f"{v:.4g}"), Column("math", "multiplied in", last=2),
     Column("kv_cache", "KV cache", last=3), Column("source", "source", last=4),
 )  # fmt: skip
 _ENGINES = (
     _NAME, _TITLE, Column("versions", "versions read"), Column("share", "default share of the memory"),
     Column("of", "of", last=2), Column("source", "source", last=1),
+)  # fmt: skip
+_METHODS = (
+    _NAME, _TITLE, Column("year", "year", last=6), Column("draft", "drafts with"), Column("shape", "shape", last=3),
+    Column("verification", "output", last=5), Column("alphas", "acceptance"), Column("basis", "which is", last=4),
+    Column("tau", "tokens a round"), Column("published", "published", last=2), Column("wins", "wins at", last=1),
 )  # fmt: skip
 _SOURCES = (
     _NAME, Column("path", "number"), Column("text", "value"), Column("source", "source", last=1),
@@ -48,9 +53,10 @@ _SOURCES = (
 
 
 def listing_text(what: str, fmt: str, sources: bool = False) -> str:
-    """The built-in GPUs, systems, models, formats or engines; or, for GPUs and systems, the source of each number."""
+    """What is built in, of one kind; or, for GPUs and systems, the source of each number."""
     from perfmodel.hwspecs import listing as hardware
     from perfmodel.modelspecs import listing as models
+    from perfmodel.reports.speculation_tables import method_rows
     from perfmodel.roofline.engines import listing as engines
 
     if sources:
@@ -61,6 +67,7 @@ def listing_text(what: str, fmt: str, sources: bool = False) -> str:
         "models": (models.rows, _MODELS),
         "formats": (models.format_rows, _FORMATS),
         "engines": (engines.rows, _ENGINES),
+        "methods": (method_rows, _METHODS),
     }[what]
     found = rows()
     if fmt == "json":

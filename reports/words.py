@@ -116,6 +116,8 @@ def limiter_words(limiter: str, setup: Setup) -> str:
         return f"vector {format_name(vector_format(setup.gpu) or '')}".strip()
     if limiter == "exp":
         return "exp (SFU)"
+    if limiter == "issue":
+        return "instruction issue (unpacking weights)"
     if limiter in ("scale_up", "scale_out"):
         system = system_of(setup)
         link = getattr(system, limiter) if system is not None else None

@@ -22,6 +22,8 @@ def matrix(math: str) -> str:
 
 #: The other units: FP32 FMA pipes, and the special-function units (exp2).
 VECTOR, EXP = "vector", "exp"
+#: The schedulers: instructions of one thread that unpack narrow weights.
+ISSUE = "issue"
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Cost:
     ----------
     ops : Mapping[str, Num]
         Operations by unit: ``matrix:<format>`` and ``vector`` in FLOPs (one multiply-add is two), ``exp`` in
-        exponentials.
+        exponentials, ``issue`` in instructions of one thread.
     hbm : Mapping[str, Num]
         Bytes moved between the device memory and the chip, by stream (``STREAMS``).
     l2 : Num
@@ -59,7 +61,7 @@ class Cost:
     @property
     def flops(self) -> Num:
         """Floating-point operations of the matrix and vector units."""
-        return _sum(v for k, v in self.ops.items() if k != EXP)
+        return _sum(v for k, v in self.ops.items() if k not in (EXP, ISSUE))
 
     @property
     def matrix_flops(self) -> Num:

@@ -19,11 +19,15 @@ from perfmodel.hwspecs.schema import Gpu
 from perfmodel.roofline.calibrated.forms import FORMS
 from perfmodel.roofline.calibrated.kernel import Kernel, Regime
 from perfmodel.roofline.efficiency_file import Fit, Transferred, read_fit, read_transfer
+from perfmodel.roofline.efficiency_kept import kept_fits
 from perfmodel.roofline.efficiency_step import StepFit, nearest
+from perfmodel.roofline.op import Op
 from perfmodel.roofline.setup import Setup
 
 FOLDER = Path(__file__).parent / "data" / "efficiency"
 ENGINES = ("vllm", "trtllm", "sglang")
+#: Whose kernels `perfmodel validate` measures.
+MEASURED_ENGINES = ("torch-cpu", "triton")
 
 #: Factor on the logarithms of an interval's ends for parameters of another engine on the same GPU (FP8 and FP4 GEMMs
 #: of two engines differ by 17 to 43 %, 16-bit ones by 3 to 9 %), and of another GPU of the same architecture.
@@ -67,6 +71,17 @@ class Efficiency:
         origin = "assumed: no measurements of this kind"
         return Kernel("plain", "", FORMS["simple"], PLAIN, regimes=ASSUMED, shared=0.3, own=0.1, origin=origin)
 
+    def other(self, op: Op) -> Kernel:
+        """The kernel for an operator that no form asks for (norms, elementwise): fitted on this device, or plain."""
+        for name in passes_of(op):
+            key = (name, ())
+            if key not in self._cache:
+                fit = next((f for f in self.fits if f.gpu == self.gpu.name and (name, "") in f.kernels), None)
+                self._cache[key] = self._adapted(fit, fit.kernels[name, ""]) if fit else self.plain
+            if self._cache[key].kind == name:
+                return self._cache[key]
+        return self.plain
+
     def kernel(self, kind: str, formats: Sequence[str]) -> Kernel:
         """The kernel for an operator kind, in the first of the formats that any fit has."""
         key = (kind, tuple(formats))
@@ -87,7 +102,7 @@ class Efficiency:
         same_engine = not self.engine or fit.engine == self.engine
         where = f"{fit.gpu} under {fit.engine} {fit.version(kernel)}"
         if same_gpu and same_engine:
-            return replace(kernel, origin=f"fitted: {where}")
+            return replace(kernel, origin=f"fitted: {where}{fit.remark}")
         if not alike(load_gpu(fit.gpu), self.gpu):
             return self._elsewhere(fit, kernel, where)
         factor = (1.0 if same_gpu else SISTER) * (1.0 if same_engine else OTHER_ENGINE)
@@ -110,6 +125,8 @@ class Efficiency:
     def step_launch(self, kernel: Kernel, kernels: int) -> float:
         """Gap of a call of so many kernels in a step's graph, where the harness's replay is not paid for each call.
         [s]"""
+        if kernel.facts.get("launch") == "in a step":
+            return kernel.params["launch"]
         gap = min((f.gap for f in self.fits if f.gpu == self.gpu.name and f.gap), default=GAP)
         launch = kernel.params.get("launch", gap)
         return min(launch, max(launch - REPLAY, kernels * gap)) if kernel.kind != "gemm" else launch
@@ -122,6 +139,15 @@ class Efficiency:
         """Each fitted kind and format with where its parameters come from."""
         kinds = sorted({key for fit in self.fits for key in fit.kernels})
         return [{"kind": k, "format": f, "origin": self.kernel(k, (f,)).origin} for k, f in kinds]
+
+
+def passes_of(op: Op) -> tuple[str, ...]:
+    """Names under which a pass over activations may be fitted, the narrowest first: ``activation``, ``elementwise``.
+
+    The experts' and the shared experts' are the same kernels, and all norms are.
+    """
+    base = op.kind if op.kind == "norm" else op.name.removeprefix("shared_").removeprefix("experts_")
+    return tuple(dict.fromkeys((base, op.kind, "elementwise")))
 
 
 def widened(kernel: Kernel, factor: float, origin: str) -> Kernel:
@@ -139,11 +165,14 @@ def _shipped() -> tuple[tuple[Fit, ...], dict[tuple[str, str], Transferred]]:
 def load(gpu: str | Gpu, engine: str | None = None, files: Iterable[str | Path | Fit] = ()) -> Efficiency:
     """The efficiencies of a GPU under an engine.
 
+    What `perfmodel validate --calibrate` fitted to this very machine goes before the shipped fits; a processor takes
+    nothing from GPUs.
+
     Parameters
     ----------
     gpu : str or Gpu
     engine : str, optional
-        ``vllm``, ``trtllm`` or ``sglang``.
+        ``vllm``, ``trtllm`` or ``sglang``; or that of a fit of this machine, ``torch-cpu`` or ``triton``.
     files : iterable of paths
         Fits of the user's own, or what was read from them, which go before the shipped ones.
 
@@ -161,11 +190,15 @@ def load(gpu: str | Gpu, engine: str | None = None, files: Iterable[str | Path |
     """
     device = load_gpu(gpu)
     fits, transfer = _shipped()
-    own = tuple(file if isinstance(file, Fit) else read_fit(Path(file)) for file in files)
     engine = (engine or "").lower()
+    own = tuple(file if isinstance(file, Fit) else read_fit(Path(file)) for file in files)
+    own += kept_fits(device, engine)
+    if device.kind == "cpu":
+        fits = ()
     known = sorted({*ENGINES, *(fit.engine for fit in own)})
     if engine and engine not in known:
-        raise UsageError(f"no efficiencies for the engine {engine!r}; there are {', '.join(known)}")
+        hint = "; `perfmodel validate --calibrate` fits this machine's" if engine in MEASURED_ENGINES else ""
+        raise UsageError(f"no efficiencies for the engine {engine!r}; there are {', '.join(known)}{hint}")
 
     def distance(fit: Fit) -> tuple[bool, bool, float, bool]:
         donor = load_gpu(fit.gpu)

@@ -102,6 +102,7 @@ class FitSpec(_Strict):
     date: str
     source: str
     licence: str = ""
+    machine: str = Field("", description="the very machine that was measured, as its system names it")
     kernels: list[KernelSpec] = []
     step: StepSpec | None = Field(None, description="times of whole steps, fitted to an engine's log")
 
@@ -149,6 +150,10 @@ class Fit:
         Launch of its fastest GEMM kernel; 0 without any. [s]
     step : StepFit, optional
         Times of whole steps.
+    machine : str
+        The very machine that was measured, where it is one.
+    remark : str
+        What to add where its parameters are said to come from.
     """
 
     gpu: str
@@ -158,6 +163,8 @@ class Fit:
     versions: dict[tuple[str, str], str]
     gap: float
     step: StepFit | None = None
+    machine: str = ""
+    remark: str = ""
 
     def version(self, kernel: Kernel) -> str:
         """Of the engine that a kernel was measured with."""
@@ -198,7 +205,8 @@ def as_fit(data: dict[str, Any], path: Path) -> Fit:
     versions = {(k.kind, k.format): k.version for k in spec.kernels}
     gap = min((k.params["launch"] for k in kernels.values() if k.kind == "gemm"), default=0.0)
     step = step_fit(spec.step, spec.gpu, spec.engine, path) if spec.step else None
-    return Fit(spec.gpu, spec.engine, kernels, simple, versions, gap, step)
+    remark = f", measured on this machine on {spec.date}" if spec.machine else ""
+    return Fit(spec.gpu, spec.engine, kernels, simple, versions, gap, step, spec.machine, remark)
 
 
 def read_transfer(path: Path) -> dict[tuple[str, str], Transferred]:

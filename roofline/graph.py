@@ -44,6 +44,19 @@ class Site:
         """New tokens of a rank's microbatch."""
         return self.batch * self.step.q
 
+    def cache_element(self, head_dim: int, window: int | None = None) -> Num:
+        """Bytes of an element of the KV cache that a step reads: scales in it, a mean where new tokens are kept whole.
+
+        Parameters
+        ----------
+        head_dim : int
+            Elements of a head's vector, of a latent all of it.
+        window : int, optional
+            Tokens that the layer keeps at most.
+        """
+        kept = self.step.kv if window is None else np.minimum(self.step.kv, float(window))
+        return self.plan.kv.cache_bits(head_dim, kept) / 8
+
     def op(self, name: str, kind: str, formula: object, times: float = 1.0, **inputs: Input) -> Op:
         """An operator of this site, run ``times`` times a layer."""
         count = times * (self.layer.count if self.layer else 1)
@@ -60,11 +73,12 @@ class Site:
         elif all(fmt.group is not None for fmt in formats):  # stored with scales, in another format than the rest
             math = plan.other_math
         act = {plan.linear_math: plan.activation_bytes, "fp8": 1.0}.get(math, plan.act_bytes)
+        unpack = min(plan.unpacking(fmt, math) for fmt in formats)
         return self.op(
             name, "gemm", ops.gemm,
             m=self.tokens if rows is None else rows, n=float(sum(t.shape[0] for t in matrices)),
             k=float(matrices[0].shape[1]), weight_bytes=stored_bytes(parts, self.plan), act_bytes=act,
-            out_bytes=self.plan.act_bytes, math=math,
+            out_bytes=self.plan.act_bytes, math=math, **({"dequant": unpack} if unpack else {}),
         )  # fmt: skip
 
     def pass_over(

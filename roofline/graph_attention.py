@@ -47,11 +47,12 @@ def _gqa(site: Site, a: Gqa) -> Iterator[Op]:
     if a.rope:
         yield site.pass_over("rope", rows, 1, 1, 3)
     if not a.shared_kv:  # an earlier layer wrote them
-        yield _cache_write(site, kv_heads * (a.head_dim + a.value_dim))
+        yield _cache_write(site, kv_heads * (a.head_dim + a.value_dim), a.head_dim)
     yield site.op(
         "attention", "attention", attention.gqa,
         batch=site.batch, heads=heads, kv_heads=kv_heads, qk_dim=float(a.head_dim), v_dim=float(a.value_dim),
-        q=step.q, kv=step.kv, kv_bytes=plan.kv.bits / 8, act_bytes=plan.act_bytes, math=plan.attention_math,
+        q=step.q, kv=step.kv, kv_bytes=site.cache_element(a.head_dim, a.window or a.chunk),
+        act_bytes=plan.act_bytes, math=plan.attention_math,
         window=_optional(a.window), sinks=float(a.sink_tokens), chunk=_optional(a.chunk),
     )  # fmt: skip
     if a.output_gate or a.head_gate:
@@ -62,10 +63,11 @@ def _optional(value: int | None) -> float | None:
     return None if value is None else float(value)
 
 
-def _cache_write(site: Site, elements: float) -> Op:
+def _cache_write(site: Site, elements: float, head_dim: int) -> Op:
+    kv_bytes, act_bytes = float(site.plan.kv.cache_bits(head_dim)) / 8, site.plan.act_bytes
     return site.op(
         "kv_write", "kv_write", ops.kv_write,
-        tokens=site.tokens, elements=elements, kv_bytes=site.plan.kv.bits / 8, act_bytes=site.plan.act_bytes,
+        tokens=site.tokens, elements=elements, kv_bytes=kv_bytes, act_bytes=act_bytes,
     )  # fmt: skip
 
 
@@ -79,7 +81,7 @@ def _mla(site: Site, a: Mla) -> Iterator[Op]:
         yield site.linear("q_kv_a_proj", ("q_proj", "kv_a_proj"))
         yield site.pass_over("latent_norm", site.tokens * float(a.kv_lora_rank), 1, 1, 4)
     yield site.pass_over("rope", site.tokens * (heads + 1) * a.qk_rope_head_dim, 1, 1, 3)
-    yield _cache_write(site, float(a.cache_elements))
+    yield _cache_write(site, float(a.cache_elements), a.cache_elements)
     if a.indexer:
         yield from _indexer(site, a)
     if site.step.absorbed or a.topk:
@@ -111,7 +113,7 @@ def _absorbed(site: Site, a: Mla, heads: float) -> Iterator[Op]:
     yield site.op(
         "attention", "mla", attention.mla,
         batch=site.batch, heads=heads, latent=latent, rope=float(a.qk_rope_head_dim), q=step.q, kv=step.kv,
-        kv_bytes=plan.kv.bits / 8, act_bytes=plan.act_bytes, math=plan.attention_math,
+        kv_bytes=site.cache_element(a.cache_elements), act_bytes=plan.act_bytes, math=plan.attention_math,
         topk=_optional(a.topk),
     )  # fmt: skip
     yield site.op(

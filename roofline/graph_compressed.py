@@ -29,7 +29,7 @@ def compressed_ops(site: Site, a: Compressed) -> Iterator[Op]:
     yield site.op(
         "attention", "attention", attention_compressed.compressed,
         batch=site.batch, heads=heads, dim=float(a.head_dim), q=step.q, kv=step.kv, window=float(a.window),
-        kv_bytes=plan.kv.bits / 8, act_bytes=plan.act_bytes, math=plan.attention_math,
+        kv_bytes=site.cache_element(a.head_dim), act_bytes=plan.act_bytes, math=plan.attention_math,
         ratio=float(a.ratio) if a.ratio else None, topk=float(a.indexer.topk) if a.indexer else None,
     )  # fmt: skip
     groups = float(ceil(a.o_groups / plan.tp))
@@ -41,9 +41,10 @@ def compressed_ops(site: Site, a: Compressed) -> Iterator[Op]:
 
 
 def _write(site: Site, name: str, elements: float, ratio: int) -> Op:
+    kv_bytes, act_bytes = float(site.plan.kv.cache_bits(int(elements))) / 8, site.plan.act_bytes
     return site.op(
         name, "kv_write", ops.kv_write,
-        tokens=site.tokens / ratio, elements=elements, kv_bytes=site.plan.kv.bits / 8, act_bytes=site.plan.act_bytes,
+        tokens=site.tokens / ratio, elements=elements, kv_bytes=kv_bytes, act_bytes=act_bytes,
     )  # fmt: skip
 
 

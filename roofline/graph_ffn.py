@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from perfmodel.base.num import Num
 from perfmodel.modelspecs.schema import Dense, Moe
 from perfmodel.modelspecs.schema_recurrent import NoFfn
+from perfmodel.modelspecs.sizes import tensor_format
 from perfmodel.modelspecs.tensors import Tensor
 from perfmodel.roofline import collectives, ops
 from perfmodel.roofline.graph import Site
@@ -75,12 +76,13 @@ def _grouped(site: Site, name: str, roles: tuple[str, ...], f: Moe, routed: Num,
     plan = site.plan
     parts: list[Tensor] = [t for role in roles for t in site.tensors.get(role, [])]
     matrices = [t for t in parts if len(t.shape) == 2]
+    unpack = plan.unpacking(tensor_format(matrices[0], plan.weights), plan.linear_math)
     return site.op(
         name, "grouped_gemm", ops.grouped_gemm,
         tokens=routed, n=float(sum(t.shape[0] for t in matrices)), k=float(matrices[0].shape[1]),
         experts=float(f.experts), chosen=float(f.experts_per_token), local=local,
         expert_bytes=stored_bytes(parts, plan) / local, act_bytes=plan.activation_bytes, out_bytes=plan.act_bytes,
-        math=plan.linear_math,
+        math=plan.linear_math, **({"dequant": unpack} if unpack else {}),
     )  # fmt: skip
 
 

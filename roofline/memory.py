@@ -12,7 +12,7 @@ from perfmodel.base.num import Num, as_num
 from perfmodel.base.units import gib
 from perfmodel.hwspecs.schema import Gpu
 from perfmodel.modelspecs.counts import cache_bytes_per_token, compressed_bytes_per_token, held_tokens
-from perfmodel.modelspecs.formats import FORMATS, KV_FORMATS, Format
+from perfmodel.modelspecs.formats import FORMATS, KV_FORMATS, OFFERED, OFFERED_KV, Format
 from perfmodel.modelspecs.schema import Gqa, LayerClass, ModelSpec
 from perfmodel.roofline.setup import Setup, setup
 from perfmodel.roofline.sharding import layers_in, rank_state_bytes, stage_layers, stage_weight_bytes
@@ -58,13 +58,16 @@ class Memory:
 
 
 def rank_token_bytes(layer: LayerClass, plan: Plan) -> float:
-    """Bytes that a kept token occupies in one layer's cache on one rank.
+    """Bytes that a kept token occupies in one layer's cache on one rank, at long contexts.
 
     KV heads are cut by tensor parallelism down to one whole head; a latent cache is held whole by every rank.
     """
+    return _rank_share(layer, plan) * float(cache_bytes_per_token(layer, plan.kv))
+
+
+def _rank_share(layer: LayerClass, plan: Plan) -> float:
     a = layer.attention
-    share = ceil(a.kv_heads / plan.tp) / a.kv_heads if isinstance(a, Gqa) else 1.0
-    return share * cache_bytes_per_token(layer, plan.kv)
+    return ceil(a.kv_heads / plan.tp) / a.kv_heads if isinstance(a, Gqa) else 1.0
 
 
 def rank_kv_bytes(model: ModelSpec, plan: Plan, batch: Num, context: Num, stage: int | None = None) -> Num:
@@ -85,7 +88,8 @@ def rank_kv_bytes(model: ModelSpec, plan: Plan, batch: Num, context: Num, stage:
     for here in stages:
         total: Num = 0.0
         for layer in model.layer_classes:
-            one = rank_token_bytes(layer, plan) * held_tokens(layer, context)
+            held = held_tokens(layer, context)
+            one = _rank_share(layer, plan) * cache_bytes_per_token(layer, plan.kv, held) * held
             one = one + compressed_bytes_per_token(layer, plan.kv) * context
             total = total + layers_in(layer, here) * one
         fullest = np.maximum(fullest, total)
@@ -135,9 +139,9 @@ def remedies(ready: Setup, batch: float, context: float, tokens: float) -> list[
 
     degrees = (2**n for n in range(11) if 2**n > plan.tp)
     found = [f"--tp {tp}" for tp in degrees if fits(tp=tp)][:1]
-    found += [f"--weights {f.name}" for f in _narrower(FORMATS, plan.weights) if fits(weights=f)][:1]
-    return found + [f"--kv {f.name}" for f in _narrower(KV_FORMATS, plan.kv) if fits(kv=f)][:1]
+    found += [f"--weights {f.name}" for f in _narrower(FORMATS, OFFERED, plan.weights) if fits(weights=f)][:1]
+    return found + [f"--kv {f.name}" for f in _narrower(KV_FORMATS, OFFERED_KV, plan.kv) if fits(kv=f)][:1]
 
 
-def _narrower(formats: dict[str, Format], than: Format) -> list[Format]:
-    return sorted((f for f in formats.values() if f.bits < than.bits), key=lambda f: -f.bits)
+def _narrower(formats: dict[str, Format], offered: tuple[str, ...], than: Format) -> list[Format]:
+    return sorted((f for name in offered if (f := formats[name]).bits < than.bits), key=lambda f: -f.bits)

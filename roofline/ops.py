@@ -12,13 +12,21 @@ import numpy as np
 
 from perfmodel.base.num import Num
 from perfmodel.base.trace import Traced
-from perfmodel.roofline.cost import EXP, VECTOR, Cost, matrix
+from perfmodel.roofline.cost import EXP, ISSUE, VECTOR, Cost, matrix
+from perfmodel.roofline.dequantize import LEAST
 
 #: Tile of a library GEMM for the L2 estimate (CUTLASS and Triton default for large shapes on sm_80 and later).
 TILE_M, TILE_N = 128.0, 128.0
 
 
-def gemm(m: Num, n: Num, k: Num, weight_bytes: Num, act_bytes: float, out_bytes: float, math: str) -> Cost:
+def unpacked(weights: Num, dequant: float) -> dict[str, Num]:
+    """Instructions that unpack so many weights, at most ``LEAST`` each; nothing where none are needed."""
+    return {ISSUE: np.minimum(dequant, LEAST) * weights} if float(dequant) else {}
+
+
+def gemm(
+    m: Num, n: Num, k: Num, weight_bytes: Num, act_bytes: float, out_bytes: float, math: str, dequant: float = 0.0
+) -> Cost:
     """Matrix product ``[m, k] x [k, n]`` with the ``[n, k]`` weights read once.
 
     ``FLOPs = 2 m n k``; ``bytes = weights + m k act + m n out``.
@@ -33,10 +41,13 @@ def gemm(m: Num, n: Num, k: Num, weight_bytes: Num, act_bytes: float, out_bytes:
         Bytes an element of input and output.
     math : str
         Number format of the matrix unit.
+    dequant : float
+        Instructions a weight that a kernel unpacks narrow weights with (``dequantize``); 0: it multiplies them as they
+        are stored.
     """
     reads = np.ceil(m / TILE_M) * weight_bytes + np.ceil(n / TILE_N) * m * k * act_bytes
     return Cost(
-        {matrix(math): 2 * m * n * k},
+        {matrix(math): 2 * m * n * k, **unpacked(n * k, dequant)},
         {"weights": weight_bytes, "act_read": m * k * act_bytes, "act_write": m * n * out_bytes},
         reads + m * n * out_bytes,
     )
@@ -69,7 +80,7 @@ def distinct_experts(experts: Num, chosen: Num, tokens: Num, local: Num) -> Num:
 
 def grouped_gemm(
     tokens: Num, n: Num, k: Num, experts: Num, chosen: Num, local: Num, expert_bytes: Num,
-    act_bytes: float, out_bytes: float, math: str,
+    act_bytes: float, out_bytes: float, math: str, dequant: float = 0.0,
 ) -> Cost:  # fmt: skip
     """Expert GEMMs of one rank: each token's row meets ``chosen`` experts, of which ``local/experts`` live here.
 
@@ -85,12 +96,15 @@ def grouped_gemm(
         Experts in all, a token, and on this rank.
     expert_bytes : Num
         Bytes of one expert's matrix on this rank.
+    dequant : float
+        As of ``gemm``.
     """
     rows = tokens * chosen * (local / experts)
-    weights = distinct_experts(experts, chosen, tokens, local) * expert_bytes
+    touched = distinct_experts(experts, chosen, tokens, local)
+    weights = touched * expert_bytes
     tiles = np.ceil(rows / (local * TILE_M))
     return Cost(
-        {matrix(math): 2 * rows * n * k},
+        {matrix(math): 2 * rows * n * k, **unpacked(touched * n * k, dequant)},
         {"weights": weights, "act_read": rows * k * act_bytes, "act_write": rows * n * out_bytes},
         tiles * weights + np.ceil(n / TILE_N) * rows * k * act_bytes + rows * n * out_bytes,
     )

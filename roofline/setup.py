@@ -35,6 +35,7 @@ class Setup:
 def setup(
     model: str | ModelSpec, gpu: str | Gpu, *, tp: int = 1, pp: int = 1, ep: int = 1, dp: int = 1,
     weights: str | Format | None = None, kv: str | Format = "bf16", system: str | System | None = None,
+    dequantization: float | None = None,
 ) -> Setup:  # fmt: skip
     """Load and check a model on a GPU.
 
@@ -50,13 +51,15 @@ def setup(
         Storage formats; the weights default to the checkpoint's own.
     system : str or System, optional
         How the GPUs are joined; defaults to the GPU's usual one.
+    dequantization : float, optional
+        Instructions a weight of a kernel that unpacks narrow weights; as ``dequantize.instructions`` says by default.
 
     Raises
     ------
     UnknownName, SpecError, UsageError
     """
     spec, device = load_model(model), load_gpu(gpu)
-    plan = make_plan(spec, device, tp, pp, ep, dp, weights, kv)
+    plan = make_plan(spec, device, tp, pp, ep, dp, weights, kv, dequantization)
     name = system or (device.system if plan.gpus > 1 else None)
     joined = load_system(name) if name else None
     return Setup(spec, device, plan, place(plan, device, joined), joined)

@@ -14,6 +14,7 @@ from perfmodel.hwspecs.schema import Gpu
 from perfmodel.modelspecs.formats import Format, kv_format, weight_format
 from perfmodel.modelspecs.schema import Compressed, Gqa, ModelSpec, Moe
 from perfmodel.modelspecs.schema_recurrent import NoMixer, Recurrent
+from perfmodel.roofline.dequantize import check_instructions, instructions
 
 #: Above this a batch, a length or a degree of parallelism is a slip of the pen.
 LIMITS = {
@@ -96,6 +97,9 @@ class Plan:
         Bytes of an activation element.
     other_math : str
         Number format for the matrices that a checkpoint stores in another format than the rest (DeepSeek V4).
+    dequantization : float or None
+        Instructions a weight with which a kernel unpacks weights that no unit multiplies as they are stored; ``None``:
+        as ``dequantize.instructions`` says.
     """
 
     tp: int = 1
@@ -109,6 +113,7 @@ class Plan:
     dense_math: str = "bf16"
     act_bytes: float = 2.0
     other_math: str = "bf16"
+    dequantization: float | None = None
 
     @property
     def gpus(self) -> int:
@@ -119,6 +124,10 @@ class Plan:
     def expert_tp(self) -> int:
         """Ranks that cut one expert."""
         return self.tp * self.dp // self.ep if self.ep > 1 else self.tp
+
+    def unpacking(self, fmt: Format, math: str) -> float:
+        """Instructions a weight of a format that is multiplied in ``math``; 0 where nothing is unpacked."""
+        return instructions(fmt, math, self.dequantization)
 
     @property
     def activation_bytes(self) -> float:
@@ -173,7 +182,7 @@ def check_whole(name: str, value: float) -> None:
 
 def make_plan(
     model: ModelSpec, gpu: Gpu, tp: int = 1, pp: int = 1, ep: int = 1, dp: int = 1,
-    weights: str | Format | None = None, kv: str | Format = "bf16",
+    weights: str | Format | None = None, kv: str | Format = "bf16", dequantization: float | None = None,
 ) -> Plan:  # fmt: skip
     """Check the degrees of parallelism against the model and choose the arithmetic from the GPU.
 
@@ -191,6 +200,7 @@ def make_plan(
         int(tp), int(pp), int(ep), int(dp), stored, cache, choose_math(stored, gpu), choose_math(cache, gpu),
         choose_math(weight_format("bf16"), gpu), 4.0 if stored.name == "fp32" else 2.0,
         choose_math(weight_format(next(iter(model.native_roles.values()), "bf16")), gpu),
+        check_instructions(dequantization),
     )  # fmt: skip
     _check_cuts(model, plan)
     return plan

@@ -1,7 +1,7 @@
 """How long a cost takes at the least: the roofline bound, and which resource sets it.
 
-Each resource (matrix units, vector units, special-function units, device memory, links) is taken at its datasheet
-rate, and all overlap perfectly: ``bound = max over resources of work / rate``. A prediction below it is a bug.
+Each resource (matrix units, vector units, special-function units, schedulers, device memory, links) is taken at its
+datasheet rate, and all overlap perfectly: ``bound = max over resources of work / rate``. A prediction below it is a bug.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import numpy as np
 
 from perfmodel.base.num import Num
 from perfmodel.hwspecs.schema import Gpu, Math
-from perfmodel.roofline.cost import EXP, VECTOR, Cost
+from perfmodel.roofline.cost import EXP, ISSUE, VECTOR, Cost
+from perfmodel.roofline.dequantize import issue_rate
 from perfmodel.roofline.topology import Topology
 
 HBM = "hbm"
@@ -49,7 +50,7 @@ class Rates:
 
     def __init__(self, gpu: Gpu, topology: Topology | None = None) -> None:
         self.gpu, self.topology = gpu, topology or Topology()
-        self._vector = _vector_peak(gpu)
+        self._vector, self._issue = _vector_peak(gpu), issue_rate(gpu)
 
     def rate(self, resource: str) -> float | None:
         """Work per second of a resource; ``None`` where the spec does not say (it then limits nothing)."""
@@ -59,6 +60,8 @@ class Rates:
             return self._vector
         if resource == EXP:
             return self.gpu.compute.exp.value if self.gpu.compute.exp else None
+        if resource == ISSUE:
+            return self._issue
         if resource == HBM:
             return self.gpu.bandwidth
         return self.topology.link_bandwidth(resource)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -221,7 +221,7 @@ def check(table: str | Path, *, configs: str | Path | None = None) -> Check:
     missing: list[Skipped] = []
     answers = _answers(kind, content, models)
     for line in content.lines:
-        name = printable(line.cells.get("model", ""), 200)
+        name = printable(line.cells.get("model") or line.cells.get("target", ""), 200)
         try:
             found = next(answers)()
         except Skip as skip:
@@ -242,6 +242,8 @@ def check(table: str | Path, *, configs: str | Path | None = None) -> Check:
 def _answers(kind: Kind, content: csvfile.Table, models: Models) -> Iterator[Callable[[], Found]]:
     """For each line a call that gives its comparisons or raises ``Skip``."""
     fields = len(content.header)
+    if kind.prepare is not None:
+        kind = replace(kind, compare=kind.prepare([line.cells for line in content.lines if line.fields == fields]))
     if kind.bulk is None:
         yield from (functools.partial(_compare, kind, line, fields, models) for line in content.lines)
         return

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfmodel.base.errors import SpecError
-from perfmodel.validate import table_memory_logs, table_operators, table_param_counts, table_vllm_capacity
+from perfmodel.validate import (
+    table_memory_logs,
+    table_operators,
+    table_param_counts,
+    table_quant_sizes,
+    table_spec_decode,
+    table_vllm_capacity,
+)
 from perfmodel.validate.rows import Kind
 
 #: A further kind of table is a module with a ``KIND`` and a line here.
@@ -14,6 +21,8 @@ KINDS: tuple[Kind, ...] = (
     table_param_counts.BULK,
     table_vllm_capacity.KIND,
     table_memory_logs.KIND,
+    table_quant_sizes.KIND,
+    table_spec_decode.KIND,
     *table_operators.KINDS,
 )
 

@@ -106,6 +106,8 @@ class Kind:
         What to know about the predictions, in a line.
     bulk : Callable, optional
         All rows at once to the comparisons of each, or the reason why it has none; goes before ``compare``.
+    prepare : Callable, optional
+        All rows to a ``compare`` that knows them, where a row is predicted from others.
     remark : Callable, optional
         What to know about these very comparisons and the reasons of the rows that were skipped, in a line.
     """
@@ -120,6 +122,7 @@ class Kind:
     note: Callable[[], str] | None = None
     bulk: Callable[[Sequence[Row]], Sequence[Sequence[Comparison] | str]] | None = None
     remark: Callable[[Sequence[Comparison], Mapping[str, int]], str] | None = None
+    prepare: Callable[[Sequence[Row]], Callable[[Row, Models], Iterator[Comparison | Missing]]] | None = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ..table import Config
+from perfmodel.kernels.table import Config
+
 from .paged_launch import Paged, Scores, attend_paged
 from .paged_reference import causal, paged_reference
 
@@ -30,7 +31,8 @@ def paged_decode(
         whose keys and values are in the cache already. heads must be a multiple of kv_heads: query head h reads key
         head h // (heads / kv_heads). head_dim is 64, 128 or 256. At most 65535 sequences.
     cache : keys and values in pages of 16, 32, 64 or 128 tokens, in the dtype of q, or float8_e4m3fn with its scales.
-        The last dimension must be packed and the others a multiple of 16 bytes apart: halves of one tensor will do.
+        The last dimension must be packed, the others be multiples of 16 bytes apart, and k and v have equal strides:
+        halves of one tensor will do, and so will [pages, kv_heads, page, head_dim] with two dimensions transposed.
         Lengths count the q_len new tokens; of the table only the pages that a length needs are read. What lies in
         unused slots and pages does not matter. FP8 is dequantised to fp16, so a query must not hold infinities; without
         FP8 hardware (sm_80) NaN in the cache reads as 480.
@@ -57,10 +59,11 @@ def paged_decode(
 
     Notes
     -----
-    out = sum_j exp(x_j - lse) v_j with x_j = scale * q . k_j, accumulated in FP32; weights are rounded to the dtype of v
-    (FP8: to fp16) before they multiply it. Query i of a sequence sees keys up to length - q_len + i. The heads of a key
-    head and the q_len tokens share each key that is read. A length beyond the table's capacity is not checked. Nothing
-    is read on the host, so it can be captured. Method: split keys and merge, as in https://pytorch.org/blog/flash-decoding.
+    out = sum_j exp(x_j - lse) v_j with x_j = scale * q . k_j, accumulated in FP32; weights are rounded to the dtype of
+    v (FP8: to fp16) before they multiply it. Query i of a sequence sees keys up to length - q_len + i. The heads of a
+    key head and the q_len tokens share each key that is read. A length beyond the table's capacity is not checked.
+    Nothing is read on the host, so it can be captured. Method: split keys and merge, as in
+    https://pytorch.org/blog/flash-decoding.
     """
     scores = Scores(q.shape[-1] ** -0.5 if scale is None else scale, window, softcap, sinks)
     return attend_paged(

@@ -10,7 +10,7 @@ from .softmax_blocks import finish, start
 
 @triton.jit
 def piece(first, n, split, n_splits, BLOCK_N: tl.constexpr):
-    """Keys [lo, hi) of one of `n_splits` pieces of [first, n): whole blocks; the last pieces may be empty (lo >= hi)."""
+    """Keys [lo, hi) of one of `n_splits` pieces of [first, n): whole blocks; the last may be empty (lo >= hi)."""
     per = tl.cdiv(tl.cdiv(n - first, n_splits), BLOCK_N) * BLOCK_N
     lo = first + split * per
     return lo, tl.minimum(lo + per, n)
@@ -109,9 +109,14 @@ def unbias(BITS: tl.constexpr):
 
 
 @triton.jit
-def row_power(q):
-    """The power of two just under each row's largest magnitude, 1 for a row of zeros: q over it fits fp16."""
-    top = tl.max(tl.abs(q.to(tl.float32)), 1)
+def row_top(q):
+    """Each row's largest magnitude."""
+    return tl.max(tl.abs(q.to(tl.float32)), 1)
+
+
+@triton.jit
+def power_below(top):
+    """The power of two just under each magnitude, 1 for 0: a row over that of its largest fits fp16."""
     power = (top.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
     return tl.where(power == 0.0, 1.0, power)
 

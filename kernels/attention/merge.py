@@ -6,8 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
-from ..checks import check_tensor, require
-from ..table import Config, select
+from perfmodel.kernels.checks import check_tensor, require
+from perfmodel.kernels.table import Config, select
+
 from .softmax_blocks import FLOOR, LOG2E, finish, weigh
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -91,7 +92,9 @@ def merge_attention(
         return merged, mass
     if config is None:
         config = select("attention_merge", partial, head_dim=head_dim, pieces=pieces)
-    merge_kernel[(rows, head_dim // int(config.meta["BLOCK_D"]))](partial, lse, merged, mass, pieces, D=head_dim, **config.options())
+    merge_kernel[(rows, head_dim // int(config.meta["BLOCK_D"]))](
+        partial, lse, merged, mass, pieces, D=head_dim, **config.options()
+    )
     return merged, mass
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ..checks import check_range, check_tensor, require
-from ..device import interpreted, target
-from ..table import Config, select
+from perfmodel.kernels.checks import check_range, check_tensor, require
+from perfmodel.kernels.device import interpreted, target
+from perfmodel.kernels.table import Config, select
+
 from .merge import merge_attention
 from .mla_kernel import mla_kernel
 from .paged_launch import DTYPES, FP8, Scores, check_fp8_scale, check_pages, check_places, outputs, partials
@@ -97,7 +98,6 @@ def mla_decode(
     if splits is None:
         slots = target(q).sm_count * resident
         splits = split_count(sequences * row_blocks, slots, -(-longest // int(meta["BLOCK_N"])))
-    check_range("splits", splits, 1, 65535)
     partial, mass = partials(attended, lse, splits)
     cache = latents.cache.view(torch.int16) if fp8 else latents.cache
     mla_kernel[(row_blocks, splits, sequences)](

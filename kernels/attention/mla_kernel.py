@@ -1,7 +1,7 @@
 """The kernel under `mla_decode`: absorbed queries of all heads against one latent vector a token.
 
-A token's latent part is key and value at once: it is loaded once a block, as rows, and transposed for the scores. Loaded
-that way it stays an asynchronous copy even where the matrix unit takes its operands from registers.
+A token's latent part is key and value at once: it is loaded once a block, as rows, and transposed for the scores.
+Loaded that way it stays an asynchronous copy even where the matrix unit takes its operands from registers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from .decode_blocks import (
     over,
     piece,
     place_rows,
-    row_power,
+    power_below,
+    row_top,
     seen_by_all,
     start_piece,
     store_piece,
@@ -86,7 +87,8 @@ def mla_kernel(
     if FP8:
         q_odd = tl.load(q_ptr + q_at + 1, mask=valid[:, None], other=0.0)
         rope_odd = tl.load(q_ptr + rope_at + 1, mask=valid[:, None], other=0.0)
-        power = tl.maximum(tl.maximum(row_power(q), row_power(q_odd)), tl.maximum(row_power(rope), row_power(rope_odd)))
+        top = tl.maximum(row_top(q), row_top(q_odd))
+        power = power_below(tl.maximum(top, tl.maximum(row_top(rope), row_top(rope_odd))))
         q, q_odd = over(q, power), over(q_odd, power)
         rope, rope_odd = over(rope, power), over(rope_odd, power)
         out_factor = tl.load(kv_scale_ptr) * unbias(BITS)
@@ -99,12 +101,12 @@ def mla_kernel(
     if TWO_LOOPS:
         plain = seen_by_all(low, high, keys - q_len, BLOCK_N)
         peak, total, even, odd = _attend(
-            peak, total, even, odd, q, q_odd, rope, rope_odd, power, scale, cache_ptr, table, low, plain, keys, q_len, token,
-            page_stride, slot_stride, LATENT // STEP, ROPE // STEP, PAGE, BLOCK_N, FP8, BITS, ASM, False,
+            peak, total, even, odd, q, q_odd, rope, rope_odd, power, scale, cache_ptr, table, low, plain, keys, q_len,
+            token, page_stride, slot_stride, LATENT // STEP, ROPE // STEP, PAGE, BLOCK_N, FP8, BITS, ASM, False,
         )  # fmt: skip
     peak, total, even, odd = _attend(
-        peak, total, even, odd, q, q_odd, rope, rope_odd, power, scale, cache_ptr, table, plain, high, keys, q_len, token,
-        page_stride, slot_stride, LATENT // STEP, ROPE // STEP, PAGE, BLOCK_N, FP8, BITS, ASM, True,
+        peak, total, even, odd, q, q_odd, rope, rope_odd, power, scale, cache_ptr, table, plain, high, keys, q_len,
+        token, page_stride, slot_stride, LATENT // STEP, ROPE // STEP, PAGE, BLOCK_N, FP8, BITS, ASM, True,
     )  # fmt: skip
     acc = tl.reshape(tl.join(even, odd), (BLOCK_M, LATENT)) if FP8 else even
     store_piece(

@@ -1,9 +1,9 @@
 """The kernel under `paged_decode` and `tree_attention`: a few query tokens against the paged keys of a sequence.
 
 One program takes BLOCK_M rows (query tokens x the query heads that share a key head) and one piece of the keys. Blocks
-that every row sees whole are read without masks; only the last ones (and all of them under a sliding window) are masked.
-The page numbers of a block are looked up one block ahead, so that the copies of keys and values are not chained to a
-load of their own iteration and fill every pipeline stage.
+that every row sees whole are read without masks; only the last ones (and all under a sliding window) are masked. The
+page numbers of a block are looked up one block ahead, so that the copies of keys and values are not chained to a load
+of their own iteration and fill every pipeline stage.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from .decode_blocks import (
     over,
     piece,
     place_rows,
-    row_power,
+    power_below,
+    row_top,
     seen_by_all,
     start_piece,
     store_piece,
@@ -38,8 +39,8 @@ def ancestors(columns, first, nodes_of_tree, bits):
 
 @triton.jit
 def _attend(
-    peak, total, even, odd, q, q_odd, power, scale, cap, k_ptr, v_ptr, table, low, high, keys, q_len, token, bits, window,
-    page_stride, slot_stride,
+    peak, total, even, odd, q, q_odd, power, scale, cap, k_ptr, v_ptr, table, low, high, keys, q_len, token, bits,
+    window, page_stride, slot_stride,
     WIDTH: tl.constexpr, PAGE: tl.constexpr, BLOCK_N: tl.constexpr, TREE: tl.constexpr,
     FP8: tl.constexpr, BITS: tl.constexpr, ASM: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
@@ -103,7 +104,7 @@ def paged_kernel(
     q_odd = q
     if FP8:
         q_odd = tl.load(q_ptr + at + 1, mask=valid[:, None], other=0.0)
-        power = tl.maximum(row_power(q), row_power(q_odd))
+        power = power_below(tl.maximum(row_top(q), row_top(q_odd)))
         q, q_odd = over(q, power), over(q_odd, power)
         scale *= tl.load(k_scale_ptr + head * scale_stride) * unbias(BITS)
         v_factor = tl.load(v_scale_ptr + head * scale_stride) * unbias(BITS)
@@ -120,8 +121,8 @@ def paged_kernel(
     if window is None:
         plain = seen_by_all(low, high, keys - q_len, BLOCK_N)
         peak, total, even, odd = _attend(
-            peak, total, even, odd, q, q_odd, power, scale, cap, k_ptr, v_ptr, table, low, plain, keys, q_len, token, bits,
-            window, page_stride, slot_stride, WIDTH, PAGE, BLOCK_N, TREE, FP8, BITS, ASM, False,
+            peak, total, even, odd, q, q_odd, power, scale, cap, k_ptr, v_ptr, table, low, plain, keys, q_len, token,
+            bits, window, page_stride, slot_stride, WIDTH, PAGE, BLOCK_N, TREE, FP8, BITS, ASM, False,
         )  # fmt: skip
     peak, total, even, odd = _attend(
         peak, total, even, odd, q, q_odd, power, scale, cap, k_ptr, v_ptr, table, plain, high, keys, q_len, token, bits,

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ..checks import check_range, check_tensor, require
-from ..device import interpreted, target
-from ..table import Config, select
+from perfmodel.kernels.checks import check_range, check_tensor, require
+from perfmodel.kernels.device import interpreted, target
+from perfmodel.kernels.table import Config, select
+
 from .merge import merge_attention
 from .paged import paged_kernel
 from .splits import split_count
@@ -41,12 +42,12 @@ class Paged:
     @property
     def page(self) -> int:
         """Tokens in a page."""
-        return self.k.shape[1]
+        return int(self.k.shape[1])
 
     @property
     def fp8(self) -> bool:
         """Whether keys and values are FP8."""
-        return self.k.dtype == FP8
+        return bool(self.k.dtype == FP8)
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ def check_pages(name: str, cache: torch.Tensor) -> None:
     wide = 16 // cache.element_size()
     loose = [n for n in cache.stride()[:-1] if n % wide]
     require(not loose, f"{name} has strides {cache.stride()}; all but the last must be multiples of {wide}")
+    near = cache.stride(1) * cache.shape[1] < 2**31
+    require(near, f"{name} has its tokens {cache.stride(1)} elements apart; a page must span less than 2^31")
 
 
 def check_places(name: str, table: torch.Tensor, lengths: torch.Tensor, q: torch.Tensor) -> None:
@@ -103,6 +106,9 @@ def outputs(
 
 def partials(attended: torch.Tensor, lse: torch.Tensor, splits: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Where the kernel writes: the result itself, or FP32 tensors with a dimension of pieces to be merged."""
+    check_range("splits", splits, 1, 65535)
+    each = lse[0].numel() * splits * attended.shape[-1]
+    require(each < 2**31, f"{splits} pieces of {lse[0].numel()} rows are {each} numbers, less than 2^31 are supported")
     if splits == 1:
         return attended, lse
     shape = (*lse.shape, splits)
@@ -140,7 +146,6 @@ def attend_paged(
         seen = longest if scores.window is None else min(longest, scores.window + q_len - 1)
         programs = sequences * kv_heads * row_blocks
         splits = split_count(programs, target(q).sm_count * resident, -(-seen // int(meta["BLOCK_N"])))
-    check_range("splits", splits, 1, 65535)
     partial, mass = partials(attended, lse, splits)
     k, v = (cache.k.view(torch.int16), cache.v.view(torch.int16)) if cache.fp8 else (cache.k, cache.v)
     per_head = int(cache.k_scale is not None and cache.k_scale.numel() > 1)
@@ -168,7 +173,9 @@ def _check(q: torch.Tensor, cache: Paged, scores: Scores) -> None:
     check_tensor("cache.k", cache.k, [None, None, None, head_dim], [q.dtype, FP8], like=q, contiguous=False)
     check_tensor("cache.v", cache.v, cache.k.shape, [cache.k.dtype], like=q, contiguous=False)
     kv_heads = cache.k.shape[2]
-    require(kv_heads > 0 and heads % kv_heads == 0, f"q has {heads} heads, a multiple of the cache's {kv_heads} is needed")
+    require(
+        kv_heads > 0 and heads % kv_heads == 0, f"q has {heads} heads, a multiple of the cache's {kv_heads} is needed"
+    )
     check_pages("cache.k", cache.k)
     alike = cache.k.stride() == cache.v.stride()
     require(alike, f"cache.v has strides {cache.v.stride()}, those of cache.k, {cache.k.stride()}, are needed")

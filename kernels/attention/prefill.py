@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import torch
 
-from perfmodel.kernels.attention.prefill_pointer import prefill_pointer_kernel
-from perfmodel.kernels.attention.prefill_tma import prefill_tma_kernel
 from perfmodel.kernels.checks import check_range, check_tensor, require
 from perfmodel.kernels.device import prepare_descriptors
 from perfmodel.kernels.table import Config, select
+
+from .prefill_pointer import prefill_pointer_kernel
+from .prefill_tma import prefill_tma_kernel
 
 HEAD_DIMS = (64, 128, 256)
 DTYPES = (torch.float16, torch.bfloat16)
@@ -91,8 +92,8 @@ def prefill_attention(
     softcap : scores x become softcap * tanh(x / softcap), before the mask.
     sinks : [heads], a score per head that joins the denominator and weighs nothing (gpt-oss).
     packed : where the sequences of packed tensors begin.
-    warp_specialized : loads and products in warps of their own, where the table has a row for it (sm_90, not packed;
-        ValueError elsewhere).
+    warp_specialized : loads and products in warps of their own, where the table has a row for it (sm_90 and
+        sm_100, head_dim 64 and 128, not packed; ValueError elsewhere).
     out : tensors to write instead of new ones; contiguous, as returned.
     config : launch configuration instead of the table's.
 
@@ -211,9 +212,11 @@ def _sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed | N
 
 
 def _check_strides(name: str, tensor: torch.Tensor) -> None:
-    require(tensor.numel() < 2 or tensor.stride(-1) == 1, f"{name} has strides {tensor.stride()}; the last must be 1")
-    loose = [n for n, size in zip(tensor.stride()[:-1], tensor.shape[:-1], strict=True) if size > 1 and n % 8]
-    require(not loose, f"{name} has strides {tensor.stride()}; all but the last must be multiples of 8")
+    strides = tensor.stride()
+    require(tensor.numel() < 2 or strides[-1] == 1, f"{name} has strides {strides}; the last must be 1")
+    require(
+        not any(n % 8 for n in strides[:-1]), f"{name} has strides {strides}; all but the last must be multiples of 8"
+    )
 
 
 def _check_options(

@@ -7,18 +7,7 @@ and never reads its neighbour's, whether lengths are fixed or packed.
 import triton
 import triton.language as tl
 
-from perfmodel.kernels.attention.softmax_blocks import (
-    capped,
-    extent,
-    finish,
-    gather,
-    key_range,
-    kv_head,
-    place,
-    start,
-    visible,
-    weigh,
-)
+from .softmax_blocks import capped, extent, finish, gather, key_range, kv_head, place, start, visible, weigh
 
 
 @triton.jit
@@ -48,7 +37,7 @@ def prefill_tma_kernel(
 ):  # fmt: skip
     """One query tile of one head. SPECIALIZE: one masked loop, split between loading and computing warps."""
     tile, pair = place(tl.program_id(0), tiles, pairs, section, CAUSAL)
-    batch, head = (pair // heads).to(tl.int64), pair % heads
+    batch, head = (pair // heads).to(tl.int64), (pair % heads).to(tl.int64)
     first_q, queries = extent(starts_q, batch, queries)
     first_k, keys = extent(starts_k, batch, keys)
     row = tile * BLOCK_M

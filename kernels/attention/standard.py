@@ -13,9 +13,10 @@ import torch
 import triton
 import triton.language as tl
 
-from perfmodel.kernels.attention.prefill import DTYPES, HEAD_DIMS, prefill_reference
 from perfmodel.kernels.checks import check_tensor, require
 from perfmodel.kernels.table import Config, select
+
+from .prefill import DTYPES, HEAD_DIMS, prefill_reference
 
 SCORE_DTYPES = (*DTYPES, torch.float32)
 ROW_MULTIPLE = 16
@@ -253,8 +254,8 @@ def _check_scores(scores: torch.Tensor) -> None:
     held = all(a == b or n < 2 for a, b, n in zip(scores.stride(), wanted, scores.shape, strict=True))
     require(
         scores.numel() == 0 or (held and row >= scores.shape[3] and row % ROW_MULTIPLE == 0),
-        f"scores have strides {scores.stride()}; rows one after the other, a multiple of {ROW_MULTIPLE} long, are needed: "
-        "pass what attention_scores returns",
+        f"scores have strides {scores.stride()}; rows one after the other, a multiple of {ROW_MULTIPLE} long, are "
+        "needed: pass what attention_scores returns",
     )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ..checks import check_tensor, require
-from ..table import Config
+from perfmodel.kernels.checks import check_tensor, require
+from perfmodel.kernels.table import Config
+
 from .paged_launch import Paged, Scores, attend_paged
 from .paged_reference import descendants, paged_reference
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from perfmodel.base.num import Num
 from perfmodel.roofline.calibrated.chip import Chip
 from perfmodel.roofline.calibrated.form import Facts, Form, Param, Params, Parts, Shape, cdiv, smax, waves
+from perfmodel.roofline.dequantize import THREADS_PER_CLOCK
 
 Array = NDArray[np.float64]
 
@@ -73,8 +74,9 @@ def candidates(facts: Facts) -> tuple[Array, Array, Array, Array]:
 def parts(p: Params, s: Shape, chip: Chip, facts: Facts) -> Parts:
     """Parts of the time of ``[m, k] x [k, n]``. [s]
 
-    Shape: m, n, k; weight_bytes (of the whole matrix), act_bytes, out_bytes an element; math. Facts: tiles.
-    Valid for 16-bit and narrower GEMMs of 1 to 10^6 rows.
+    Shape: m, n, k; weight_bytes (of the whole matrix), act_bytes, out_bytes an element; math; dequant (instructions a
+    weight that unpack it, in every tile of rows anew). Facts: tiles. Valid for 16-bit and narrower GEMMs of 1 to 10^6
+    rows; products that unpack their weights were not measured.
     """
     m, n, k = (np.asarray(s[name], np.float64)[..., None] for name in "mnk")
     weights, act = np.asarray(s["weight_bytes"], np.float64)[..., None], s["act_bytes"]
@@ -84,6 +86,8 @@ def parts(p: Params, s: Shape, chip: Chip, facts: Facts) -> Parts:
     walk = cdiv(k / split, 64.0) * 64
     rate = chip.peak(s["math"]) / sms * p["matrix"]
     per_k = np.maximum(2 * tm * tn / pair / rate, (tm * act + tn * weights / (n * k)) / pair / l2)
+    if "dequant" in s:
+        per_k = np.maximum(per_k, tn / pair * s["dequant"] / (THREADS_PER_CLOCK * chip.clock))
     busy = waves(tiles, sms, p["wave"]) * (walk * per_k + p["tile"])
     traffic = weights + m * k * act + m * n * s["out_bytes"]
     stream = traffic / (chip.bandwidth * p["memory"]) / np.minimum(1, tiles / sms * p["draw"])

@@ -19,7 +19,9 @@ from perfmodel.roofline.calibrated.mixed import by_parts, few_tokens
 from perfmodel.roofline.calibrated.shapes import Ask, ask
 from perfmodel.roofline.calibrated.simple import SIMPLE
 from perfmodel.roofline.calibrated.times import CalibratedTime, host_time, scaled, spread_out, stretched, total
-from perfmodel.roofline.cost import Cost
+from perfmodel.roofline.calibrated.weight_only import weight_only
+from perfmodel.roofline.cost import EXP, ISSUE, VECTOR, Cost
+from perfmodel.roofline.dequantize import LEAST
 from perfmodel.roofline.efficiency import Efficiency
 from perfmodel.roofline.efficiency_step import StepFit, host_op
 from perfmodel.roofline.op import Op
@@ -123,7 +125,7 @@ class Calibrated:
         unit = op.unit_cost
         bound = self.rates.bound(unit)
         asked = ask(op)
-        kernel = self._kernel(asked)
+        kernel = self._kernel(asked) if asked.kind else self.efficiency.other(op)
         parts = self._chunked(kernel, asked, unit, bound)
         predicted: Any = 0.0
         for seconds in parts.values():
@@ -137,12 +139,15 @@ class Calibrated:
     def _kernel(self, asked: Ask) -> Kernel:
         if not asked.kind or self.chip is None:
             return self.efficiency.plain
-        return self.efficiency.kernel(asked.kind, asked.formats)
+        kernel = self.efficiency.kernel(asked.kind, asked.formats)
+        if asked.kind != "gemm" or "dequant" not in asked.shape:
+            return kernel
+        return weight_only(kernel, self.efficiency.gpu.architecture, self.efficiency.engine)
 
     def _chunked(self, kernel: Kernel, asked: Ask, unit: Cost, bound: Num) -> Parts:
         """Parts of a time; long arrays in pieces (a GEMM's are short: each row has some sixty candidates)."""
         if kernel.form is SIMPLE:
-            return self._simple(kernel, unit, bound)
+            return self._simple(kernel, unit, bound, float(asked.shape.get("dequant", 0.0)))
         shape = asked.shape
         whole = np.broadcast_shapes(np.shape(asked.scale), *(np.shape(v) for v in shape.values() if _numeric(v)))
         size, step = int(np.prod(whole)), CHUNK // 64 if asked.kind == "gemm" else CHUNK
@@ -181,12 +186,14 @@ class Calibrated:
                 parts["correction"] = total * (kernel.correction(asked.shape, self.chip) - 1)
         return _lifted(parts, bound)
 
-    def _simple(self, kernel: Kernel, unit: Cost, bound: Num) -> Parts:
-        terms = self.rates.terms(unit)
+    def _simple(self, kernel: Kernel, unit: Cost, bound: Num, dequant: float = 0.0) -> Parts:
+        terms = dict(self.rates.terms(unit))
+        if ISSUE in terms:  # the roofline counts the least of them
+            terms[ISSUE] = terms[ISSUE] * max(dequant / LEAST, 1.0)
         compute: Any = terms.get("matrix", 0.0)
         stream: Any = 0.0
         for name, seconds in terms.items():
-            if name in ("vector", "exp"):
+            if name in (VECTOR, EXP, ISSUE):
                 compute = np.maximum(compute, seconds)
             elif name != "matrix":
                 stream = np.maximum(stream, seconds)

@@ -17,8 +17,8 @@ from perfmodel.roofline.ops import distinct_experts
 DECODE_TOKENS = 64.0
 #: Number format of the arithmetic -> formats of fitted kernels, the likeliest first.
 FORMATS = {
-    "bf16": ("bf16",), "fp16": ("bf16",), "fp8": ("fp8_block", "fp8", "bf16"), "int8": ("fp8_block", "fp8", "bf16"),
-    "fp4": ("nvfp4", "fp8_block", "bf16"),
+    "bf16": ("bf16",), "fp16": ("bf16",), "fp8": ("fp8_block", "fp8", "bf16"), "fp4": ("nvfp4", "fp8_block", "bf16"),
+    "int8": ("int8", "fp8_block", "fp8", "bf16"), "fp32": ("fp32", "bf16"),
 }  # fmt: skip
 
 
@@ -64,7 +64,8 @@ def ask(op: Op) -> Ask:
 
 
 def _cache(kv_bytes: float) -> tuple[str, ...]:
-    return ("bf16", "fp8") if kv_bytes >= 2 else ("fp8", "bf16")
+    wide = ("fp32",) if kv_bytes >= 4 else ()
+    return (*wide, "bf16", "fp8") if kv_bytes >= 2 else ("fp8", "bf16")
 
 
 def _attention(i: dict[str, Any]) -> Ask:
@@ -77,7 +78,8 @@ def _attention(i: dict[str, Any]) -> Ask:
     share = attention.visible_pairs(q, kv, seen, i.get("chunk")) / attention.visible_pairs(q, kv)
     if i["qk_dim"] != i["v_dim"]:
         return Ask("mla_context", ("bf16", "fp8"), {**i, "cache": i["qk_dim"] + i["v_dim"]}, ("attention",), share)
-    formats = ("fp8", "bf16") if i["math"] == "fp8" else ("bf16", "fp8")
+    wide = ("fp32",) if i["math"] == "fp32" else ()
+    formats = ("fp8", "bf16") if i["math"] == "fp8" else (*wide, "bf16", "fp8")
     return Ask("prefill", formats, {**i, "dim": i["qk_dim"]}, ("attention",), share)
 
 

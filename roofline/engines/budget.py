@@ -9,7 +9,7 @@ from perfmodel.base.errors import UnknownName, UsageError
 from perfmodel.base.units import gib
 from perfmodel.hwspecs.load import gpu as load_gpu
 from perfmodel.hwspecs.schema import Gpu
-from perfmodel.modelspecs.formats import FORMATS, KV_FORMATS, Format, kv_format, weight_format
+from perfmodel.modelspecs.formats import FORMATS, KV_FORMATS, OFFERED, OFFERED_KV, Format, kv_format, weight_format
 from perfmodel.modelspecs.load import model as load_model
 from perfmodel.modelspecs.schema import Gqa, Mla, ModelSpec
 from perfmodel.roofline.engines import llamacpp, sglang, trtllm, vllm
@@ -197,9 +197,14 @@ def _kv_name(kv: str | Format, stored: Format, engine: str, spec: ModelSpec) -> 
         if engine == "vllm" and any(isinstance(a, Mla) for a in spec.attention.values()):
             return name
         if engine == "vllm":
-            raise UsageError(f"{name} packs a latent, and {spec.name} keeps none; take one of {', '.join(KV_FORMATS)}")
-        raise UsageError(f"{kv} is a format of vLLM; {engine} takes {', '.join(KV_FORMATS)}")
-    return kv_format(name).name
+            raise UsageError(f"{name} packs a latent, and {spec.name} keeps none; take one of {', '.join(OFFERED_KV)}")
+        raise UsageError(f"{kv} is a format of vLLM; {engine} takes {', '.join(OFFERED_KV)}")
+    offered = OFFERED_KV + (("nvfp4",) if engine == "trtllm" else ())
+    if (found := kv_format(name).name) not in offered:
+        raise UsageError(
+            f"{engine} has no {found} cache, it takes {', '.join(offered)}; `perfmodel estimate --kv {found}` takes any"
+        )
+    return found
 
 
 def _draft(
@@ -293,5 +298,5 @@ def _more_gpus(asked: Ask) -> str | None:
 
 
 def _smaller_weights(asked: Ask) -> str | None:
-    smaller = sorted((f for f in FORMATS.values() if f.bits < asked.plan.weights.bits), key=lambda f: -f.bits)
+    smaller = sorted((f for name in OFFERED if (f := FORMATS[name]).bits < asked.plan.weights.bits), key=lambda f: -f.bits)
     return next((f"--weights {fmt.name}" for fmt in smaller if _fits(asked, weights=fmt)), None)

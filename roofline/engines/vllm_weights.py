@@ -1,6 +1,6 @@
 """Weights of a rank as vLLM loads them: the tensors, and what the loader adds to them.
 
-Source: vLLM 0.19.0. Rotary tables: model_executor/layers/rotary_embedding/base.py. Vocabulary padding:
+Source: vLLM 0.19.0. Rotary tables: model_executor/layers/rotary_embedding/base.py and linear_scaling_rope.py. Vocabulary padding:
 model_executor/layers/vocab_parallel_embedding.py. Copies of ``kv_b_proj``: model_executor/layers/attention/
 mla_attention.py, ``process_weights_after_loading``. MXFP4 padding: model_executor/layers/fused_moe/oracle/mxfp4.py.
 """
@@ -18,6 +18,9 @@ from perfmodel.roofline.engines.overheads import Overheads
 from perfmodel.roofline.engines.rules import Rules
 from perfmodel.roofline.sharding import layer_tensors, layers_in, stage_layers, stage_weight_bytes
 from perfmodel.roofline.step import Plan
+
+#: Linear scaling of Gemma 3's positions (``rope_scaling`` of its configurations), which those of 32k contexts lack.
+SCALED_POSITIONS, UNSCALED_CONTEXT = 8, 32_768
 
 #: vLLM pads the vocabulary to whole multiples of this.
 VOCABULARY_PADDING = 64
@@ -56,14 +59,20 @@ def vision_bytes(model: ModelSpec, plan: Plan) -> float:
 
 
 def rotary_bytes(model: ModelSpec, plan: Plan) -> float:
-    """Tables of the rotary embedding: one for each size of head, in the activations' type."""
-    sizes = set()
+    """Tables of the rotary embedding: one for each size of head, in the activations' type.
+
+    Gemma 3 has one for its windowed layers and one for the others. The latter's positions are scaled down by 8 where
+    the context is long, and then vLLM makes its table 8 times as long.
+    """
+    tables = set()
     for a in model.attention.values():
         if isinstance(a, Mla):
-            sizes.add(a.qk_rope_head_dim)
+            tables.add((a.qk_rope_head_dim, 1))
         elif isinstance(a, Gqa) and a.rope:
-            sizes.add(a.head_dim)
-    return sum(model.max_context * size * plan.act_bytes for size in sizes)
+            wide = model.family == "gemma3" and a.window is None
+            factor = SCALED_POSITIONS if wide and model.max_context > UNSCALED_CONTEXT else 1
+            tables.add((a.head_dim, factor if not wide else -factor))
+    return sum(model.max_context * size * abs(factor) * plan.act_bytes for size, factor in tables)
 
 
 def vocabulary_bytes(model: ModelSpec, plan: Plan, stage: int) -> float:

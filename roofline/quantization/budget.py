@@ -143,25 +143,50 @@ def _undominated(options: tuple[Option, ...]) -> tuple[Option, ...]:
 def _solve(
     groups: list[tuple[Option, ...]], sizes: list[int], budget: float, seconds: float
 ) -> tuple[list[NDArray[np.int64]], float]:
-    """How many tensors of each group take each option, and the proven lower limit of the error."""
-    from scipy.optimize import Bounds, LinearConstraint, milp
+    """How many tensors of each group take each option, and the proven lower limit of the error.
 
+    HiGHS also stops at an absolute gap of 1e-6, and lets a constraint be off by as much: the errors are scaled until
+    their sum is large beside it, and a budget that was overdrawn is lowered by what it was.
+    """
     flat = [o for options in groups for o in options]
     errors, sizes_bytes = np.array([o.error for o in flat]), np.array([o.bytes for o in flat])
     owner = np.repeat(np.arange(len(groups)), [len(options) for options in groups])
-    one_each = (owner[None, :] == np.arange(len(groups))[:, None]).astype(float)
-    scale_e, scale_b = max(errors.max(initial=0.0), 1e-300), max(sizes_bytes.max(initial=0.0), 1.0)
+    scale, room = max(errors.max(initial=0.0), 1e-300), budget
+    for _ in range(ROUNDS):
+        numbers, limit = _milp(errors / scale, sizes_bytes, owner, sizes, room, seconds)
+        taken, error = float(sizes_bytes @ numbers), float(errors @ numbers)
+        if taken > budget:
+            room -= taken - budget
+        elif error and error / scale * GAP < ABSOLUTE:
+            scale = error * GAP / (4 * ABSOLUTE)
+        else:
+            return [numbers[owner == g] for g in range(len(groups))], limit * scale
+    raise UsageError(f"no allocation within {gb(budget)} was proven in {ROUNDS} rounds; raise the budget a little")
+
+
+#: HiGHS's absolute gap, and how often a solution is scaled and sought again.
+ABSOLUTE, ROUNDS = 1e-6, 8
+
+
+def _milp(
+    errors: NDArray[np.float64], sizes_bytes: NDArray[np.float64], owner: NDArray[np.int64], sizes: list[int],
+    budget: float, seconds: float,
+) -> tuple[NDArray[np.int64], float]:  # fmt: skip
+    """Whole numbers of each option of least error, and the lower limit of it."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    one_each = (owner[None, :] == np.arange(len(sizes))[:, None]).astype(float)
+    unit = max(sizes_bytes.max(initial=0.0), 1.0)
     result = milp(
-        errors / scale_e,
+        errors,
         constraints=[
             LinearConstraint(one_each, sizes, sizes),
-            LinearConstraint(sizes_bytes[None, :] / scale_b, -np.inf, budget / scale_b),
+            LinearConstraint(sizes_bytes[None, :] / unit, -np.inf, budget / unit),
         ],
-        integrality=np.ones(len(flat)), bounds=Bounds(0, np.array(sizes, dtype=float)[owner]),
+        integrality=np.ones(len(errors)), bounds=Bounds(0, np.array(sizes, dtype=float)[owner]),
         options={"time_limit": seconds, "mip_rel_gap": GAP},
     )  # fmt: skip
     if result.x is None:
         raise UsageError(f"no allocation was found within {seconds:g} s; allow more time")
     numbers = np.rint(result.x).astype(np.int64)
-    limit = float(result.mip_dual_bound) * scale_e if result.mip_dual_bound is not None else float(errors @ numbers)
-    return [numbers[owner == g] for g in range(len(groups))], limit
+    return numbers, float(result.mip_dual_bound) if result.mip_dual_bound is not None else float(errors @ numbers)

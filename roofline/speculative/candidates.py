@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perfmodel.base.errors import UsageError
+from perfmodel.roofline.speculative.formulas import MAX_GAMMA
 from perfmodel.roofline.speculative.methods import Acceptance, Method
 from perfmodel.roofline.speculative.rounds import Shape
 from perfmodel.roofline.speculative.trees import Tree, best_tree, chain
@@ -87,20 +88,25 @@ def candidate(acceptance: Acceptance, gamma: int, nodes: int | None = None, widt
 def candidates(m: Method, acceptance: Acceptance) -> list[Candidate]:
     """What the search for the best shape tries.
 
-    Chains of up to 16, or of as many as Medusa has heads; of methods with trees also trees of growing size, as deep as
-    the method's and half as deep.
+    Chains of up to 16, or of as many tokens as its drafter was made for; of methods with trees also trees of growing
+    size, as deep as the method's and half as deep.
     """
-    s, longest = m.strategy, most_depth(m)
-    found = [candidate(acceptance, gamma) for gamma in range(1, min(SEARCHED, longest) + 1)]
+    s = m.strategy
+    found = [candidate(acceptance, gamma) for gamma in range(1, searched(m) + 1)]
     if s.kind == "chain" or not acceptance.siblings:
         return found
     depths = sorted({s.gamma, (s.gamma + 1) // 2})
     return found + [candidate(acceptance, d, nodes, s.width) for d in depths for nodes in BUDGETS if nodes > d]
 
 
+def searched(m: Method) -> int:
+    """Longest chain that is tried: 16, or the positions that the method's drafter was made for."""
+    return min(SEARCHED, m.strategy.most or SEARCHED, most_depth(m))
+
+
 def most_depth(m: Method) -> int:
     """Positions that a method can draft: the number of Medusa's heads, else without a limit of its own."""
-    return m.draft.heads if m.draft.kind == "medusa" else 10**9
+    return m.draft.heads if m.draft.kind == "medusa" else MAX_GAMMA
 
 
 def default_candidate(m: Method, acceptance: Acceptance, gamma: int | None = None) -> Candidate:

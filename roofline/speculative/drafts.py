@@ -244,8 +244,8 @@ def eagle(
     width, assumed_f = _eagle_width(model, intermediate)
     vocab = min(draft_vocab or EAGLE3_VOCAB, model.vocab_size) if version == 3 else model.vocab_size
     spec = ModelSpec(
-        name=f"{model.name}-eagle{version}", title=f"EAGLE-{version} head" + (f", {layers} layers" if layers > 1 else ""),
-        source="derived from the target",
+        name=f"{model.name}-eagle{version}", source="derived from the target",
+        title=f"EAGLE-{version} head" + (f", {layers} layers" if layers > 1 else ""),
         hidden_size=d, vocab_size=vocab, max_context=model.max_context,
         norm=model.norm.model_copy(update={"per_layer": 2}),
         attention={"full": attention}, ffn={"mlp": Dense(intermediate_size=width)},

@@ -112,7 +112,7 @@ class Speculation:
     @property
     def best_speedup(self) -> Array:
         """At the best shape; 1 where plain decoding is best."""
-        return np.maximum(self.gains.max(axis=0), 1.0)
+        return np.asarray(np.maximum(self.gains.max(axis=0), 1.0))
 
     @property
     def interval(self) -> Pair:

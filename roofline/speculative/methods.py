@@ -6,11 +6,12 @@ A method is data (``data/methods/*.yaml``); what it costs comes from the graph o
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, model_validator
 
 from perfmodel.base.catalogue import Catalogue, looks_like_path
@@ -84,6 +85,9 @@ class Strategy(Frozen):
     gamma: Annotated[int, Field(ge=1, le=MAX_GAMMA)] = Field(5, description="chain length, or depth of the tree")
     width: Annotated[int, Field(ge=1, le=64)] = Field(1, description="nodes expanded a level by a serial drafter")
     nodes: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="tree nodes that are verified")
+    most: Annotated[int, Field(ge=1, le=MAX_GAMMA)] | None = Field(
+        None, description="positions that its drafter was trained for or its acceptance was measured at"
+    )
 
 
 #: Where an acceptance comes from: published a position; solved from a published mean length (a constant acceptance for
@@ -118,15 +122,25 @@ class Acceptance(Frozen):
         The first candidate has ``alpha``; the k-th gets ``siblings[k]`` of what is left, scaled with ``alpha`` over the
         first position's so that deeper levels are less sure at every rank.
         """
-        table = np.zeros((depth, 1 + len(self.siblings)))
-        first = max(self.alphas[0], 1e-9)
-        for level, alpha in enumerate(self.positions(depth)):
-            left = 1.0 - alpha
-            table[level, 0] = alpha
-            for k, chance in enumerate(self.siblings):
-                table[level, k + 1] = left * min(chance * alpha / first, 1.0)
-                left -= table[level, k + 1]
-        return table
+        return rank_table(self.positions(depth), self.siblings, self.alphas[0])
+
+
+def rank_table(alphas: ArrayLike, siblings: Sequence[float], first: ArrayLike) -> NDArray[np.float64]:
+    """Chance of each candidate of each depth from the first candidates' ``alphas`` (last axis: depth).
+
+    Returns
+    -------
+    ndarray, shape (..., depth, 1 + siblings)
+        As ``Acceptance.ranks`` says, ``first`` being the first position's acceptance.
+    """
+    a = np.asarray(alphas, dtype=np.float64)
+    scale = a / np.maximum(first, 1e-9)
+    table = [a]
+    left = 1.0 - a
+    for chance in siblings:
+        table.append(left * np.minimum(chance * scale, 1.0))
+        left = left - table[-1]
+    return np.stack(table, axis=-1)
 
 
 class PublishedResult(Frozen):

@@ -77,3 +77,13 @@ def room(draft: Draft, nodes: int, batch: Array, context: Array, apart: bool = F
     b, longest = (np.broadcast_to(x, shape) for x in (batch, context + nodes + 1.0))
     need = memory(target.model, target.gpu, target.plan, b, longest, b * (nodes + 1.0))
     return Room(need, draft.weight_bytes, draft.kv_bytes(b, longest), apart)
+
+
+def most_fitting(draft: Draft, nodes: int, context: float, apart: bool = False, limit: int = 65536) -> int:
+    """The largest batch that fits with sequences of this length; 0 where not even one does."""
+    low, high = 0, limit
+    while low < high:  # fits up to low
+        middle = (low + high + 1) // 2
+        fits = bool(np.all(room(draft, nodes, np.array(float(middle)), np.array(context), apart).fits))
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low

@@ -199,14 +199,14 @@ def draft_passes(draft: Draft, clock: Clock, batch: Num, context: Num, shape: Sh
 
     The first takes the path that was just verified (padded to its longest, as engines do) where the drafter needs the
     target's features there; a single-pass drafter proposes everything in it, over a mask token a drafted position when
-    it has layers.
+    it has layers (the candidates of a position are the likeliest tokens of one distribution).
     """
     first_q: Num = 1.0
     if draft.catches_up:
         first_q = as_num(np.asarray(shape.gamma) + 1.0)
     if draft.passes == "single" and draft.ready:
-        first_q = as_num(np.asarray(first_q) + np.maximum(np.asarray(shape.nodes) - 1.0, 0.0))
-    proposing: Num = shape.nodes if draft.passes == "single" else 1.0
+        first_q = as_num(np.asarray(first_q) + np.maximum(np.asarray(shape.gamma) - 1.0, 0.0))
+    proposing: Num = shape.gamma if draft.passes == "single" else 1.0
     first = timed(clock, draft.pass_ops(batch, first_q, context + first_q, True, proposing))
     if draft.passes != "serial":
         return first, Timed(0.0)

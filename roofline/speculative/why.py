@@ -30,5 +30,5 @@ def limiters(
     Verification is free while the plain step's limiter (reading weights and cache, or starting kernels) stays in
     charge; it costs what FLOPs cost once ``math`` takes over.
     """
-    plain = graph(target.model, decode(batch, context), target.plan, target.topology)
+    plain = graph(target.model, decode(batch, context + 1.0), target.plan, target.topology)
     return shares(clock, plain), shares(clock, verification(target, batch, nodes, context))

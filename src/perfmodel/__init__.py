@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from perfmodel.hwspecs.load import system as system
     from perfmodel.modelspecs.load import model as model
     from perfmodel.modelspecs.params import params as params
+    from perfmodel.modelspecs.quant_sizes import quantize as quantize
     from perfmodel.reports.claims import ledger as claims  # noqa: F401
     from perfmodel.reports.explain import explain as explain
     from perfmodel.roofline.analysis import analyze as analyze
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from perfmodel.roofline.critical import critical_batch as critical_batch
     from perfmodel.roofline.engines.budget import memory as memory
     from perfmodel.roofline.flops import crossovers as crossovers
+    from perfmodel.roofline.speculative.evaluate import speculate as speculate
     from perfmodel.roofline.sweep import sweep as sweep
     from perfmodel.validate.check import check as check
     from perfmodel.validate.measured_tables import measured as measured
@@ -30,9 +32,11 @@ _EXPORTS = {
     "gpu": "perfmodel.hwspecs.load:gpu",
     "system": "perfmodel.hwspecs.load:system",
     "params": "perfmodel.modelspecs.params:params",
+    "quantize": "perfmodel.modelspecs.quant_sizes:quantize",
     "analyze": "perfmodel.roofline.analysis:analyze",
     "estimate": "perfmodel.roofline.analysis:estimate",
     "memory": "perfmodel.roofline.engines.budget:memory",
+    "speculate": "perfmodel.roofline.speculative.evaluate:speculate",
     "sweep": "perfmodel.roofline.sweep:sweep",
     "explain": "perfmodel.reports.explain:explain",
     "claims": "perfmodel.reports.claims:ledger",

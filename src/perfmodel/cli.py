@@ -17,6 +17,8 @@ COMMANDS = {
     "estimate": "TTFT, TPOT and throughput, with the operators behind them.",
     "explain": "The formula of an operator with its numbers filled in.",
     "memory": "What a model takes and holds on a GPU under an engine: terms, KV tokens, concurrency.",
+    "speculate": "Whether speculative decoding pays, at which batch and draft length, and why.",
+    "quantize": "Bytes of a model in a storage format, tensor by tensor, or of a weight file.",
     "calibrate": "Fit operator times to your own measurements.",
     "report": "One self-contained HTML page.",
     "validate": "Compare a table of measurements with what is predicted for its rows.",

@@ -84,6 +84,13 @@ def decode_is_right(given: Problem, *, arch: str = "sm_90", tolerance: float | N
     with assume(arch, sm_count=4), guarded_allocations():
         out, lse = paged_decode(given.q, given.cache, **options)  # type: ignore[arg-type]
     scores = {k: v for k, v in options.items() if k in ("scale", "window", "softcap", "sinks")}
+    compare(given, out, lse, tolerance, **scores)
+
+
+def compare(
+    given: Problem, out: torch.Tensor, lse: torch.Tensor, tolerance: float | None = None, **scores: object
+) -> None:
+    """Compare a result of `paged_decode` with what it should be."""
     right, mass = decode_reference(given.q, given.cache, **scores)  # type: ignore[arg-type]
     theirs, _ = decode_reference(given.q, given.cache, **scores, dtype=given.q.dtype)  # type: ignore[arg-type]
     assert_close(out, right, torch_result=theirs, tolerance=tolerance)

@@ -70,7 +70,7 @@ def problem(
     seed: int = 0,
     scale: float = 1.0,
 ) -> Problem:
-    """Random q, k and v. heads: of queries and of keys. lengths: queries and keys of each sequence, equal if not packed."""
+    """Random q, k and v. heads: of queries and of keys. lengths: queries and keys of each sequence."""
     many, few = heads
     rows, columns = [n for n, _ in lengths], [m for _, m in lengths]
     if packed:

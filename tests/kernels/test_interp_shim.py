@@ -65,6 +65,13 @@ def _extremes_kernel(x, y, out, BLOCK: tl.constexpr):
     tl.store(out + 2 * BLOCK + at, tl.clamp(a, -1.0, 1.0))
 
 
+@triton.jit
+def _scalar_mask_kernel(x, out, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    at = row * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=row < n, other=-1.0))
+
+
 def converted(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     result = torch.zeros(values.shape, dtype=dtype)
     _convert_kernel[(triton.cdiv(values.numel(), 4096),)](values, result, values.numel(), BLOCK=4096)
@@ -160,6 +167,14 @@ def test_extremes_pass_over_nan() -> None:
     assert result[0].nan_to_num(99.0).tolist() == [1.0, 2.0, 99.0, 4.0]
     assert result[1].nan_to_num(99.0).tolist() == [1.0, 2.0, 99.0, -3.0]
     assert result[2].tolist() == [-1.0, 1.0, -1.0, -1.0]
+
+
+def test_a_condition_on_a_scalar_masks_a_block() -> None:
+    """A comparison of program ids holds for every element of a load that it masks."""
+    x = torch.arange(1.0, 13.0)
+    result = torch.zeros(12)
+    _scalar_mask_kernel[(3,)](x, result, 2, BLOCK=4)
+    assert result.tolist() == [*x[:8].tolist(), *[-1.0] * 4]
 
 
 def test_install_twice_is_once() -> None:

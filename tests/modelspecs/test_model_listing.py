@@ -7,7 +7,8 @@ import json
 import pytest
 
 from perfmodel.modelspecs.counts import contexts, held_tokens, kv_bytes, recurrent_part, state_bytes, summary
-from perfmodel.modelspecs.formats import FORMATS
+from perfmodel.modelspecs.formats import FORMATS, KV_FORMATS
+from perfmodel.modelspecs.gguf_presets import PRESETS
 from perfmodel.modelspecs.listing import format_rows, rows
 from perfmodel.modelspecs.load import MODELS, model
 
@@ -27,7 +28,10 @@ def test_models_are_listed() -> None:
 def test_formats_are_listed() -> None:
     """A row a format, each with bits, group, bits a weight and a source."""
     found = {row["name"]: row for row in format_rows()}
-    assert found.keys() == FORMATS.keys()
+    assert found.keys() == FORMATS.keys() | KV_FORMATS.keys() | PRESETS.keys()
+    assert all((row["bits_per_weight"] is None) == row["preset"] for row in found.values())
+    assert {name for name, row in found.items() if row["kv_cache"]} == set(KV_FORMATS)
+    assert found["kivi2"]["bits_per_weight"] == 3
     assert all(row["source"] and row["title"] for row in found.values())
     assert found["int4"]["bits_per_weight"] == 4 + 20 / 128
     assert found["fp8_block"]["group"] == "128 x 128"

@@ -27,7 +27,7 @@ LLAMA_LINEAR = 80 * (2 * 8192**2 + 2 * 1024 * 8192 + 3 * 28672 * 8192)
         ("int8", 256 * 512 + 256 * 2),
         ("int4", 256 * 512 / 2 + 256 * 4 * 2.5),  # 4 groups a row, 20 bits each
         ("mxfp4", 256 * 512 / 2 + 256 * 16),  # 16 groups a row, 8 bits each
-        ("nvfp4", 256 * 512 / 2 + 256 * 32),
+        ("nvfp4", 256 * 512 / 2 + 256 * 32 + 4),  # 32 groups a row, and one scale for the matrix
     ],
 )
 def test_one_matrix(fmt: str, size: float) -> None:

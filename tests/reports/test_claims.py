@@ -24,7 +24,7 @@ from perfmodel.reports import claims as ledger_module
 from perfmodel.reports.claims import AGREES, APPROXIMATE, Claim, Line, claim, claims, claims_text, ledger, verdict
 
 ROOT = Path(__file__).resolve().parents[2]
-IDS = [f"{letter}{n}" for letter, last in (("H", 8), ("F", 11), ("A", 8)) for n in range(1, last + 1)]
+IDS = [f"{letter}{n}" for letter, last in (("H", 8), ("F", 11), ("A", 8), ("S", 10)) for n in range(1, last + 1)]
 
 
 @pytest.fixture(scope="module")
@@ -213,6 +213,17 @@ KNOWN = [
     ("A4", "1.3 PFLOP/s", "differs"),
     ("A7", "merged", "agrees"),
     ("A8", "N = 128K", "differs"),
+    ("S1", "a = 0.8: bound", "agrees"),
+    ("S2", "1 - TVD", "agrees"),
+    ("S3", "a = 0.3, c = 0.05, g = 1", "differs"),
+    ("S3", "a = 0.8, c = 0.5, g = 1", "differs"),
+    ("S3", "a = 0.8, c = 0.6, g = 8", "agrees"),
+    ("S4", "a 1B draft, 8 x H100, a = 0.8, g = 5, 2,048 tokens, batch 4", "agrees"),
+    ("S4", "a 1B draft, 8 x H100, a = 0.8, g = 5, 2,048 tokens, batch 32", "differs"),
+    ("S7", "8 times the data", "differs"),
+    ("S8", "entries that differ", "agrees"),
+    ("S9", "published", "agrees"),
+    ("S10", "4 accepted", "differs"),
 ]
 
 
@@ -362,7 +373,7 @@ def test_the_example_of_the_page_runs(registry):
 
 def test_order_and_sections(rows):
     """Sections come as the chapter has them, claims by number (F10 follows F9); a section is a part of the whole."""
-    assert list(dict.fromkeys(row["id"] for row in rows if row["section"] in "HFA")) == IDS
+    assert list(dict.fromkeys(row["id"] for row in rows if row["section"] in "HFAS")) == IDS
     assert [row for row in rows if row["section"] == "F"] == ledger("f")
     assert {row["id"] for row in ledger("F1")} == {"F1"}
     assert Claim("X12", "", "", list).key > Claim("X9", "", "", list).key > Claim("T9", "", "", list).key

@@ -225,7 +225,7 @@ def test_stored_formats_carry_their_scales_into_traffic(weights: str, bytes_a_we
     """Down projection of Llama-3 70B: 4-bit weights of group 128 are 4.156 bits, scales and zero points included."""
     ready = setup("llama3-70b", "h100", weights=weights)
     cost = by_name(ready.model, decode(1.0, 10.0), ready.plan)["down_proj"].unit_cost
-    channels = 8192 * 4 if weights == "fp8" else 0  # one 32-bit scale an output channel
+    channels = {"fp8": 8192 * 4, "nvfp4": 4}.get(weights, 0)  # a 32-bit scale an output channel; one a matrix
     assert cost.hbm["weights"] == 8192 * 28672 * bytes_a_weight + channels
 
 

@@ -1,14 +1,16 @@
-"""Paged decode attention and the merge of its pieces: a case for each row of the tables, and for other types and pages."""
+"""Paged decode attention and the merge of pieces: a case for each row of the tables, and for other types and pages."""
 
 from __future__ import annotations
 
+import functools
+
 import torch
+
+from kernel_cases.case import Candidates, Case, Work
 from perfmodel.kernels.attention.decode import paged_decode
 from perfmodel.kernels.attention.merge import merge_attention
 from perfmodel.kernels.attention.paged_launch import Paged
 from perfmodel.kernels.table import Config
-
-from kernel_cases.case import Candidates, Case, Work
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
@@ -67,9 +69,10 @@ def cases(arch: str) -> list[Case]:
         case(arch, "D128 rows 16 split", 16, 128, 64, BF16, sequences=2),
         case(arch, "D64 rows 16 window sinks", 16, 64, 64, BF16, window=128, sinks=meta(KV_HEADS * 4)),
     ]
-    for head_dim in (64, 128, 512):
-        listed.append(Case("attention_merge", arch, f"D{head_dim}", lambda d=head_dim: merge(d, 64, 15), {"load_v4": True}))  # type: ignore[misc]
-    return listed
+    return listed + [
+        Case("attention_merge", arch, f"D{d}", functools.partial(merge, d, 64, 15), {"load_v4": True})
+        for d in (64, 128, 512)
+    ]
 
 
 def candidates(arch: str, rows: int, head_dim: int) -> Candidates:

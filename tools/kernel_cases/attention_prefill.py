@@ -1,16 +1,16 @@
-"""Prefill and standard attention: a case for each row of their tables, head dimension and code that a row compiles to."""
+"""Prefill and standard attention: a case for each row of their tables, head dimension and variant of the code."""
 
 from __future__ import annotations
 
 from functools import partial
 
 import torch
+
+from kernel_cases.case import Candidates, Case, Work
 from perfmodel.kernels.attention.prefill import Packed, prefill_attention
 from perfmodel.kernels.attention.standard import ROW_MULTIPLE, attention_scores, attention_softmax, attention_values
 from perfmodel.kernels.device import SM_COUNT
 from perfmodel.kernels.table import Config
-
-from kernel_cases.case import Candidates, Case, Work
 
 HEADS, KV_HEADS = 32, 8
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -111,15 +111,16 @@ def short_packed(arch: str, head_dim: int) -> list[Case]:
     return several(arch, f"D{head_dim}, packed, 512 tokens", (head_dim, 512, 512), expects, variants)
 
 
-def specialized(head_dim: int) -> list[Case]:
-    """The warp-specialized loop of sm_90: three warp groups, registers shared out among them."""
+def specialized(arch: str, head_dim: int) -> list[Case]:
+    """The warp-specialized loop: the registers are shared out among its warp groups."""
     variants: Variants = {
         "causal": {"warp_specialized": True},
         "not causal": {"warp_specialized": True, "causal": False},
         "window, sinks, softcap": {"warp_specialized": True, "window": 1024, "sinks": True, "softcap": 30.0},
     }
-    expects = {**unit("sm_90", head_dim, tma=True), "setmaxnreg": True, "warps": 12}
-    return several("sm_90", f"D{head_dim}, warp-specialized", (head_dim, 4096, 4096), expects, variants)
+    warps = {("sm_90", 64): 12, ("sm_90", 128): 12, ("sm_100", 64): 16, ("sm_100", 128): 20}[arch, head_dim]
+    expects = {**unit(arch, head_dim, tma=True), "setmaxnreg": True, "warps": warps}
+    return several(arch, f"D{head_dim}, warp-specialized", (head_dim, 4096, 4096), expects, variants)
 
 
 def standard(arch: str) -> list[Case]:
@@ -161,7 +162,7 @@ def padded(queries: int, keys: int, dtype: torch.dtype = BF16) -> torch.Tensor:
 CASES = [
     *(case for arch in SM_COUNT for d in (64, 128, 256) for case in (*main_rows(arch, d), *few_queries(arch, d))),
     *(case for arch in ("sm_90", "sm_100") for d in (64, 128) for case in short_packed(arch, d)),
-    *(case for d in (64, 128) for case in specialized(d)),
+    *(case for arch in ("sm_90", "sm_100") for d in (64, 128) for case in specialized(arch, d)),
     *(case for arch in SM_COUNT for case in standard(arch)),
 ]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from perfmodel.kernels.attention.paged_launch import Paged
-from perfmodel.kernels.attention.tree import tree_attention
 
 from kernel_cases.case import Case
+from perfmodel.kernels.attention.paged_launch import Paged
+from perfmodel.kernels.attention.tree import tree_attention
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn

@@ -7,7 +7,6 @@ already has are not measured again.
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.base.errors import OutputError, SpecError
+from perfmodel.base.userdata import data_folder as data_folder
 
 #: Version of the tables below.
 LAYOUT = 1
@@ -36,14 +36,6 @@ CREATE TABLE IF NOT EXISTS result (
     PRIMARY KEY (run, name, engine)
 );
 """
-
-
-def data_folder() -> Path:
-    """Where results are kept: ``PERFMODEL_DATA``, else the user's data folder (XDG) under ``perfmodel``."""
-    if chosen := os.environ.get("PERFMODEL_DATA"):
-        return Path(chosen)
-    base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "perfmodel"
 
 
 @dataclass(frozen=True)

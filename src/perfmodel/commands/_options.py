@@ -72,12 +72,12 @@ def plan_options() -> Callable[[F], F]:
     )
 
 
-def fidelity_options() -> Callable[[F], F]:
+def fidelity_options(default: str = "bound") -> Callable[[F], F]:
     """Which kind of times, and whose; the command is given ``measured`` as tables that were read."""
     options = _stack(
         [
             click.option(
-                "--fidelity", type=click.Choice(["bound", "calibrated", "measured"]), default="bound",
+                "--fidelity", type=click.Choice(["bound", "calibrated", "measured"]), default=default,
                 show_default=True, help="Roofline bounds, times fitted to measurements, or a recorded table's times.",
             ),
             click.option("--engine", help="Whose kernels the times are of: vllm, trtllm or sglang."),

@@ -1,0 +1,143 @@
+"""Measure a case: check it, spread its inputs over more memory than any cache holds, time it in turns with a library."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from perfmodel.validate.bench import machine
+from perfmodel.validate.bench.case import Case, WrongResult, check, clone
+from perfmodel.validate.bench.operators import pack
+from perfmodel.validate.bench.store import Result
+from perfmodel.validate.bench.timing import PRECISE, Stopwatch, Timing, interleaved, rotation
+
+
+@dataclass(frozen=True)
+class Room:
+    """Where cases run.
+
+    Attributes
+    ----------
+    device : str
+        ``cpu`` or ``cuda``.
+    watch : Stopwatch
+    cache : float
+        Last-level cache. [bytes]
+    memory : float
+        What the buffers of a case may take. [bytes]
+    precise : float
+        Half-width of the median's interval, over the median, at which a case is done.
+    """
+
+    device: str
+    watch: Stopwatch
+    cache: float
+    memory: float
+    precise: float = PRECISE
+
+    def forget(self) -> None:
+        """Let go of what the last case left behind."""
+        if self.device == "cuda":
+            self.watch.forget()  # type: ignore[attr-defined]
+            machine.import_torch().cuda.empty_cache()
+
+
+class TooLarge(Exception):
+    """A case does not fit the memory that there is; the message says how much it needs."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A case and its times.
+
+    Attributes
+    ----------
+    case : Case
+    timings : Mapping[str, Timing]
+        ``""`` is the case's own; a library's by its name.
+    error : float
+        Relative error of the result.
+    copies : int
+        Sets of buffers that were gone through.
+    notes : Mapping
+        What a library's call said instead of running.
+    states : tuple
+        Clocks before and after.
+    """
+
+    case: Case
+    timings: Mapping[str, Timing]
+    error: float
+    copies: int
+    notes: Mapping[str, str] = field(default_factory=dict)
+    states: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
+
+    def results(self) -> list[Result]:
+        """As the store keeps them: the case's own, then the libraries' under their names as engine."""
+        return [self._result(who, timing) for who, timing in self.timings.items()]
+
+    def _result(self, who: str, t: Timing) -> Result:
+        case = self.case
+        more = {
+            "source": who or case.source, "error": self.error, "repeats": t.repeats, "copies": self.copies,
+            "clock": t.clock, "before": dict(self.states[0]), "after": dict(self.states[1]), "notes": dict(self.notes),
+            "detail": dict(case.detail),
+        }  # fmt: skip
+        return Result(
+            case.name, case.op.kind, who or case.engine, case.fmt, pack(case.op), t.median, t.p20, t.p80, t.precision,
+            t.samples, more,
+        )  # fmt: skip
+
+
+def measure(case: Case, room: Room, budget: float) -> Measured:
+    """Check a case and time it.
+
+    Parameters
+    ----------
+    budget : float
+        Time for it and the libraries beside it. [s]
+
+    Raises
+    ------
+    WrongResult
+        When its result, or a library's, is wrong: nothing is timed then.
+    TooLarge
+        When a single set of buffers does not fit.
+    """
+    if case.touched > room.memory:
+        raise TooLarge(f"needs {case.touched / 1e9:.2f} GB, and {room.memory / 1e9:.2f} GB may be used")
+    torch = machine.import_torch()
+    with torch.inference_mode():
+        first = case.make()
+        error = check(case, first)
+        beside, notes = _libraries(case, first)
+        copies = rotation(case.touched, room.cache, room.memory)
+        sets = [first, *(clone(first) for _ in range(copies - 1))]
+        candidates: dict[str, Sequence[Callable[[], object]]] = {"": _calls(case.run, sets)}
+        candidates |= {name: _calls(run, sets) for name, run in beside.items()}
+        before = machine.state(room.device)
+        timings = interleaved(room.watch, candidates, budget=budget, precise=room.precise)
+        after = machine.state(room.device)
+    room.forget()
+    return Measured(case, timings, error, copies, notes, (before, after))
+
+
+def _calls(run: Callable[[Any], object], sets: Sequence[Any]) -> list[Callable[[], object]]:
+    return [functools.partial(run, one) for one in sets]
+
+
+def _libraries(case: Case, inputs: Any) -> tuple[dict[str, Callable[[Any], Any]], dict[str, str]]:
+    """The libraries that take these inputs and are right; of the others, what they said."""
+    good, notes = {}, {}
+    for name, run in case.beside.items():
+        try:
+            check(case, inputs, run, name)
+        except WrongResult as error:
+            notes[name] = f"not timed: {error}"
+        except Exception as error:  # a library that does not take a shape is no failure of the case
+            notes[name] = f"does not run it: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+        else:
+            good[name] = run
+    return good, notes

@@ -1,0 +1,150 @@
+"""The operators that are measured: those of the graph, one run each, and how they are written down and read again.
+
+A measured kernel is paired with an ``Op`` whose cost formula is the graph's own, so that what is predicted for it is
+what is predicted for a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from perfmodel.base.errors import SpecError
+from perfmodel.roofline import attention as attentions
+from perfmodel.roofline import ops
+from perfmodel.roofline.calibrated.shapes import ask
+from perfmodel.roofline.cost import Cost
+from perfmodel.roofline.efficiency import passes_of
+from perfmodel.roofline.op import Input, Op
+
+#: Bytes of an element of a format, and of the result of a product in it.
+WIDTH = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
+#: Name -> formula: what an operator may be made from.
+FORMULAS: dict[str, Callable[..., Cost]] = {
+    f.__name__: f
+    for f in (
+        ops.gemm, ops.grouped_gemm, ops.elementwise, ops.embedding, ops.kv_write, ops.sampling, ops.combine,
+        attentions.gqa, attentions.mla, attentions.batched_per_head,
+    )
+}  # fmt: skip
+
+
+def _op(name: str, kind: str, formula: Callable[..., Cost], **inputs: Input) -> Op:
+    return Op(name, kind, "", 1.0, formula, inputs)
+
+
+def gemm(m: float, n: float, k: float, math: str, out_bytes: float = 2.0, weight_width: float | None = None) -> Op:
+    """A linear layer ``[m, k] x [k, n]``; ``weight_width`` in bytes where weights are stored narrower. [bytes]"""
+    width = weight_width or WIDTH[math]
+    return _op(
+        "gemm", "gemm", ops.gemm, m=float(m), n=float(n), k=float(k), weight_bytes=n * k * width,
+        act_bytes=WIDTH[math], out_bytes=out_bytes, math=math,
+    )  # fmt: skip
+
+
+def attention(
+    batch: float, heads: float, kv_heads: float, dim: float, q: float, kv: float, math: str,
+    kv_bytes: float | None = None,
+) -> Op:  # fmt: skip
+    """Causal attention of ``q`` new tokens a sequence over ``kv``: prefill where they are equal, decode where q = 1."""
+    width = WIDTH[math]
+    return _op(
+        "attention", "attention", attentions.gqa, batch=float(batch), heads=float(heads), kv_heads=float(kv_heads),
+        qk_dim=float(dim), v_dim=float(dim), q=float(q), kv=float(kv), kv_bytes=kv_bytes or width, act_bytes=width,
+        math=math,
+    )  # fmt: skip
+
+
+def latent(batch: float, heads: float, kv: float, math: str = "bf16", q: float = 1.0) -> Op:
+    """Decode attention on latents of 512 with 64 rotary columns."""
+    return _op(
+        "attention", "mla", attentions.mla, batch=float(batch), heads=float(heads), latent=512.0, rope=64.0, q=float(q),
+        kv=float(kv), kv_bytes=WIDTH[math], act_bytes=WIDTH[math], math=math,
+    )  # fmt: skip
+
+
+def grouped(tokens: float, n: float, k: float, experts: float, chosen: float, math: str) -> Op:
+    """One product of routed experts: each token's row meets ``chosen`` of ``experts``."""
+    width = WIDTH[math]
+    return _op(
+        "experts_down", "grouped_gemm", ops.grouped_gemm, tokens=float(tokens), n=float(n), k=float(k),
+        experts=float(experts), chosen=float(chosen), local=float(experts), expert_bytes=n * k * width, act_bytes=width,
+        out_bytes=width, math=math,
+    )  # fmt: skip
+
+
+def passing(name: str, rows: float, columns: float, math: str) -> Op:
+    """A kernel that passes over ``rows x columns`` elements once: norm, activation, rope or softmax."""
+    reads, writes, flops, exps = PASSES[name]
+    kind = "norm" if "norm" in name else "elementwise"
+    return _op(
+        name, kind, ops.elementwise, elements=float(rows * columns), reads=reads, writes=writes,
+        act_bytes=WIDTH[math], flops=flops, exps=exps,
+    )  # fmt: skip
+
+
+#: Passes of the graph by name: streams read and written, FLOPs and exponentials an element. Softmax is no operator of
+#: the graph by itself: scores read and written once, maximum, subtraction and division.
+PASSES = {
+    "norm": (2.0, 2.0, 5.0, 0.0), "activation": (2.0, 1.0, 4.0, 1.0), "rope": (1.0, 1.0, 3.0, 0.0),
+    "softmax": (1.0, 1.0, 3.0, 1.0),
+}  # fmt: skip
+
+
+def rejection(batch: float, drafts: float, vocab: float, act_bytes: float = 4.0) -> Op:
+    """Verification of a drafted chain: the target's ``drafts + 1`` rows and the draft's ``drafts``, each read once."""
+    rows = batch * (2 * drafts + 1)
+    return _op("rejection", "sampling", ops.sampling, rows=float(rows), vocab=float(vocab), act_bytes=act_bytes)
+
+
+def pack(op: Op) -> dict[str, Any]:
+    """An operator as the store keeps it."""
+    return {"op": op.name, "formula": op.formula.__name__, **op.inputs}
+
+
+def unpack(kind: str, packed: Mapping[str, Any]) -> Op:
+    """The operator that was kept.
+
+    Raises
+    ------
+    SpecError
+        For a formula or an input that this version does not have.
+    """
+    inputs = dict(packed)
+    name, formula = str(inputs.pop("op", "")), FORMULAS.get(str(inputs.pop("formula", "")))
+    if formula is None:
+        raise SpecError("store", name, f"has the formula {packed.get('formula')!r}, which this version does not know")
+    op = Op(name, kind, "", 1.0, formula, inputs)
+    try:
+        _ = op.unit_cost
+    except TypeError as error:
+        raise SpecError("store", name, f"does not fit its formula: {error}") from error
+    return op
+
+
+def key(op: Op) -> tuple[str, str]:
+    """Which fit answers for an operator: kind and format."""
+    asked = ask(op)
+    if not asked.kind:
+        return passes_of(op)[0], ""
+    narrow = bool(op.inputs.get("dequant"))  # unpacks its weights: other kernels than those of its arithmetic
+    return asked.kind, "w4a16" if narrow else asked.formats[0]
+
+
+def family(op: Op) -> str:
+    """What people call it: gemm, prefill, decode, experts, or its own name."""
+    kind = ask(op).kind
+    return {"mla_generation": "decode", "mla_context": "prefill"}.get(kind, kind) or op.name
+
+
+def title(op: Op, fmt: str) -> str:
+    """Name of a case: what it is, its format and its sizes."""
+    shown = {
+        "gemm": ("m", "n", "k"), "gqa": ("batch", "q", "kv", "heads", "kv_heads", "qk_dim"),
+        "mla": ("batch", "heads", "kv"), "grouped_gemm": ("tokens", "n", "k", "experts", "chosen"),
+        "elementwise": ("elements",), "sampling": ("rows", "vocab"), "embedding": ("tokens", "d"),
+        "kv_write": ("tokens", "elements"), "combine": ("tokens", "chosen", "d"),
+        "batched_per_head": ("m", "heads", "n", "k"),
+    }[op.formula.__name__]  # fmt: skip
+    sizes = " ".join(f"{name}={float(op.inputs[name]):g}" for name in shown)  # type: ignore[arg-type]
+    return f"{family(op)} {fmt} {sizes}"

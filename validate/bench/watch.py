@@ -1,0 +1,171 @@
+"""How time is taken: on a processor that others use too, and on a GPU.
+
+A batch on a processor is disturbed when the system let one of its threads wait for a processor meanwhile; Linux counts
+that time for each thread. A disturbed batch is repeated. With one thread the wait is taken off what remains; with
+several the least disturbed batch counts. What is left of the noise is in the percentiles.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from perfmodel.validate.bench.machine import import_torch
+from perfmodel.validate.bench.timing import Call
+
+#: Share of a batch's time, and time, that may be lost to other processes before it counts as disturbed. [1, s]
+LOST_SHARE, LOST = 0.01, 30e-6
+#: Batches that are taken for one reading at most, and the pause before the next: a thread that slept is run first. [s]
+TRIES, PAUSE = 5, 2e-3
+
+_TASKS = Path("/proc/self/task")
+
+
+def waited(thread: int | None = None) -> float:
+    """Time that a thread of this process, or all of them, waited for a processor; 0 where the system does not tell.
+    [s]"""
+    names = [str(thread)] if thread is not None else _threads()
+    return sum(_waited(name) for name in names) * 1e-9
+
+
+def _threads() -> list[str]:
+    try:
+        return [path.name for path in _TASKS.iterdir()]
+    except OSError:
+        return []
+
+
+def _waited(name: str) -> int:
+    try:
+        return int((_TASKS / name / "schedstat").read_text().split()[1])
+    except (OSError, IndexError, ValueError):  # no such counter, or the thread has ended
+        return 0
+
+
+class CpuWatch:
+    """The processor's clock, and an eye on the scheduler.
+
+    Parameters
+    ----------
+    threads : int
+        That the timed work runs on.
+
+    Attributes
+    ----------
+    batches, disturbed : int
+        Taken so far, and those that other processes disturbed.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.threads, self.batches, self.disturbed = threads, 0, 0
+        self.name = "perf_counter less the wait for a processor" if threads == 1 else "perf_counter, least disturbed"
+
+    @property
+    def disturbed_share(self) -> float:
+        """Share of the batches that were disturbed."""
+        return self.disturbed / self.batches if self.batches else 0.0
+
+    def seconds(self, calls: Sequence[Call], repeats: int) -> float:
+        """Seconds a call of ``repeats`` calls, going round through ``calls``."""
+        taken = []
+        for attempt in range(TRIES):
+            if attempt:
+                time.sleep(PAUSE)
+            elapsed, lost = self._batch(calls, repeats)
+            self.batches += 1
+            if lost <= LOST + LOST_SHARE * elapsed:
+                return elapsed / repeats
+            self.disturbed += 1
+            taken.append((lost / elapsed, elapsed - lost if self.threads == 1 else elapsed))
+        return max(min(taken)[1], 1e-9) / repeats
+
+    def _batch(self, calls: Sequence[Call], repeats: int) -> tuple[float, float]:
+        """Time of a batch, and the part of it that was lost. [s]"""
+        own, count = threading.get_native_id() if self.threads == 1 else None, len(calls)
+        before = waited(own)
+        start = time.perf_counter()
+        for i in range(repeats):
+            calls[i % count]()
+        elapsed = time.perf_counter() - start
+        return elapsed, waited(own) - before
+
+
+class CudaWatch:
+    """CUDA events around the work; calls under 100 us are captured in a graph, so that launches cost nothing.
+
+    The capture walks over all buffers. A spinning kernel goes first, so that the host is ahead of the device.
+    """
+
+    #: Calls that take less are timed in a graph. [s]
+    GRAPH_BELOW = 100e-6
+    #: Cycles of the spinning kernel: about a millisecond, in which the host queues the rest.
+    SPIN = 2_000_000
+    name = "CUDA events, in a graph below 100 us"
+
+    def __init__(self) -> None:
+        self.torch: Any = import_torch()
+        self.stream = self.torch.cuda.Stream()
+        self._graphs: dict[tuple[int, int], Any] = {}
+        self._short: dict[int, bool] = {}
+
+    def seconds(self, calls: Sequence[Call], repeats: int) -> float:
+        """Seconds a call of ``repeats`` calls, going round through ``calls``."""
+        if id(calls) not in self._short:
+            self._short[id(calls)] = self._eager(calls, max(len(calls), 3)) < self.GRAPH_BELOW
+        if not self._short[id(calls)]:
+            return self._eager(calls, repeats)
+        key = (id(calls), repeats)
+        if key not in self._graphs:
+            self._graphs[key] = self._capture(calls, repeats)
+        return self._timed(self._graphs[key].replay) / repeats
+
+    def forget(self) -> None:
+        """Let the captured graphs go, with the memory that they hold: before other calls are timed."""
+        self._graphs.clear()
+        self._short.clear()
+
+    def launch(self, call: Call, repeats: int = 200) -> float:
+        """Time on the host to issue a call, without waiting for it. [s]"""
+        self.torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        elapsed = time.perf_counter() - start
+        self.torch.cuda.synchronize()
+        return elapsed / repeats
+
+    def _eager(self, calls: Sequence[Call], repeats: int) -> float:
+        def block() -> None:
+            for i in range(repeats):
+                calls[i % len(calls)]()
+
+        return self._timed(block) / repeats
+
+    def _timed(self, block: Call) -> float:
+        start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.torch.cuda.synchronize()
+        self.torch.cuda._sleep(self.SPIN)
+        start.record()
+        block()
+        end.record()
+        self.torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) * 1e-3
+
+    def _capture(self, calls: Sequence[Call], repeats: int) -> Any:
+        cuda = self.torch.cuda
+        self.stream.wait_stream(cuda.current_stream())
+        with cuda.stream(self.stream):
+            for call in calls:
+                call()
+        cuda.current_stream().wait_stream(self.stream)
+        cuda.synchronize()
+        graph = cuda.CUDAGraph()
+        with cuda.graph(graph, stream=self.stream):
+            for i in range(repeats):
+                calls[i % len(calls)]()
+        graph.replay()
+        cuda.synchronize()
+        return graph
