@@ -15,7 +15,7 @@ from perfmodel.roofline.clock import Clock, clock
 from perfmodel.roofline.efficiency import ENGINES
 from perfmodel.roofline.setup import Setup, setup
 from perfmodel.roofline.speculative import compare, eager, llamacpp_metal
-from perfmodel.roofline.speculative.adaptive import LLAMACPP_2025, drafting
+from perfmodel.roofline.speculative.adaptive import LLAMACPP_2025, Drafting, drafting
 from perfmodel.roofline.speculative.bench import Bench
 from perfmodel.roofline.speculative.candidates import default_candidate
 from perfmodel.roofline.speculative.drafts import Draft
@@ -94,14 +94,10 @@ def _metal(row: Stated, target: Named, where: Machine, models: Models) -> Predic
         raise Skip("llama.cpp is modelled on Apple GPUs only")
     if not target.mix:
         raise Skip("the GGUF file type of the target is not named")
-    if row.alpha is None:
-        raise Skip(NO_ACCEPTANCE)
-    if not row.adaptive:
-        raise Skip("llama.cpp at a fixed draft length is not modelled")
+    d, rule = _lengths(row)
     drafter = named(row.method, models)
     if not drafter.mix:
         raise Skip("the GGUF file type of the drafter is not named")
-    d = drafting(row.alpha, LLAMACPP_2025)
 
     def seconds(of: Named, tokens: int, sampled: float) -> float:
         return llamacpp_metal.step_seconds(of.model, of.mix, where.gpu, tokens, SHORT_CONTEXT, sampled)
@@ -111,12 +107,26 @@ def _metal(row: Stated, target: Named, where: Machine, models: Models) -> Predic
     verify = d.mean(lambda n: seconds(target, n + 1, 0.0)) + sampling
     speedup = d.tokens * plain / (d.drafted * one + verify)
     given = d.tokens / (d.drafted * one * row.baseline + verify / plain) if row.baseline else None
-    return Predicted(
-        speedup,
-        f"{LLAMACPP_2025.words}: acceptance {row.alpha:.3f} goes with {d.drafted:.2f} drafted, {d.tokens:.2f} tokens a "
-        f"round; plain step {plain * 1e3:.2f} ms, draft pass {one * 1e3:.2f} ms, verification {verify * 1e3:.2f} ms",
-        "llama.cpp on Metal", "adaptive", given,
-    )  # fmt: skip
+    words = (
+        f"{rule}: {d.drafted:.2f} drafted, {d.tokens:.2f} tokens a round; plain step {plain * 1e3:.2f} ms, draft pass "
+        f"{one * 1e3:.2f} ms, verification {verify * 1e3:.2f} ms"
+    )
+    return Predicted(speedup, words, "llama.cpp on Metal", "adaptive" if row.adaptive else "chain", given)
+
+
+def _lengths(row: Stated) -> tuple[Drafting, str]:
+    """What a round of llama.cpp drafts: the length that is given, or those that go with the acceptance."""
+    if row.adaptive:
+        if row.alpha is None:
+            raise Skip(NO_ACCEPTANCE)
+        return drafting(row.alpha, LLAMACPP_2025), f"{LLAMACPP_2025.words}; acceptance {row.alpha:.3f}"
+    if row.alpha is None and row.tau is None:
+        raise Skip(NO_ACCEPTANCE)
+    if row.gamma is None or row.tokens is None:
+        raise Skip(NO_LENGTH)
+    lengths = np.zeros(row.gamma + 1)
+    lengths[-1] = 1.0
+    return Drafting(lengths, row.tokens - 1), f"always {row.gamma}"
 
 
 def _clock(target: Setup, engine: str) -> Clock:

@@ -177,15 +177,16 @@ def named(text: str, models: Models) -> Named:
     plain = re.sub(r"\s*\([^)]*\)\s*$", "", text).strip()
     head, _, last = plain.rpartition(" ")
     if head and last.upper() in MAIN:
-        found = models.find(head)
-        return Named(found.model, last.upper(), _FORMATS.get(last.casefold()), found.source)
-    parts = re.match(r"(?i)^(.*?)[-_ ](" + "|".join(_FORMATS) + r")$", plain)
-    for name, weights in ((plain, None), *(((parts[1], _FORMATS[parts[2].casefold()]),) if parts else ())):
+        tries = [(head, last.upper(), _FORMATS.get(last.casefold()))]
+    else:
+        parts = re.match(r"(?i)^(.*?)[-_ ](" + "|".join(_FORMATS) + r")$", plain)
+        tries = [(plain, "", None)] + ([(parts[1], "", _FORMATS[parts[2].casefold()])] if parts else [])
+    for name, mix, weights in tries:
         try:
             found = models.find(name)
         except Skip:
             continue
-        return Named(found.model, "", weights, found.source)
+        return Named(found.model, mix, weights, found.source)
     raise Skip(f"no model {plain[:60]!r} is known")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.base.errors import DoesNotFit
-from perfmodel.base.units import gb
+from perfmodel.base.units import engineering, gb
 from perfmodel.modelspecs.formats import Format, weight_format
 from perfmodel.modelspecs.load import model as load_model
 from perfmodel.modelspecs.schema import ModelSpec, Moe
@@ -215,7 +215,8 @@ def spans(numbers: Iterable[int]) -> str:
 def pieces(model: ModelSpec) -> tuple[list[Piece], float, int]:
     """What may be narrowed, and the bytes and elements of what stays at 16 bits.
 
-    The experts of a layer get one width; an error of theirs counts as often as they are chosen.
+    The experts of a layer get one width; an error of theirs counts as often as they are chosen. An embedding that is the
+    LM head too is as sensitive as one.
     """
     found: list[Piece] = []
     kept_bytes, kept_elements = 0.0, 0
@@ -225,7 +226,8 @@ def pieces(model: ModelSpec) -> tuple[list[Piece], float, int]:
         if not (t.quantizable or t.role in TABLES) or len(t.shape) != 2:
             kept_bytes, kept_elements = kept_bytes + 2.0 * t.total, kept_elements + t.total
         elif not t.layer:
-            found.append(Piece(t.name, t.role, None, t.shape, t.count, _weight(t, t.count, 1.0, sensitivity(t.role))))
+            role = "lm_head" if t.role == "embedding" and model.tied_embeddings else t.role
+            found.append(Piece(t.name, t.role, None, t.shape, t.count, _weight(t, t.count, 1.0, sensitivity(role))))
         else:
             found += _layered(model, t)
     order = {p.name: i for i, p in enumerate(found)}
@@ -290,8 +292,9 @@ def assign(
     choices = [piece.choice(formats) for piece in listed]
     least = kept_bytes + sum(min(o.bytes for o in choice.options) for choice in choices)
     if least > budget:
+        kept = engineering(kept_bytes, "B")
         raise DoesNotFit(
-            f"{title} takes {gb(least)} at the narrowest widths ({gb(kept_bytes)} of it stay at 16 bits); the budget is "
+            f"{title} takes {gb(least)} at the narrowest widths ({kept} of it stay at 16 bits); the budget is "
             f"{gb(budget)}",
             least, budget,
         )  # fmt: skip

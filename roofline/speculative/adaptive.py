@@ -198,7 +198,7 @@ def drafting(alpha: float, rule: StopRule, confidence: Confidence = FITTED) -> D
     --------
     A rule that never stops has one length:
 
-    >>> drafting(0.5, StopRule(4, 0.0)).drafted
+    >>> round(drafting(0.5, StopRule(4, 0.0)).drafted, 9)
     4.0
     """
     check_fraction(alpha=alpha)

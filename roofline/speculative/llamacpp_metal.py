@@ -114,9 +114,10 @@ METAL = Metal(
 
 def vector_peak(gpu: Gpu) -> float:
     """FLOP/s of the vector units in 16 or 32 bits; raises UsageError for a GPU that is not Apple's."""
-    if gpu.vendor != "apple":
-        raise UsageError(f"{gpu.name} is no Apple GPU: llama.cpp is modelled on Metal only")
-    return max(gpu.compute.vector[name].value for name in ("fp32", "fp16") if name in gpu.compute.vector)
+    peaks = [gpu.compute.vector[name].value for name in ("fp32", "fp16") if name in gpu.compute.vector]
+    if gpu.vendor != "apple" or not peaks:
+        raise UsageError(f"{gpu.name} is no Apple GPU of a known vector peak: llama.cpp is modelled on Metal only")
+    return max(peaks)
 
 
 def matrix_seconds(m: Stored, gpu: Gpu, tokens: int, engine: Metal = METAL) -> float:

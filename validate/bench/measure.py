@@ -39,8 +39,8 @@ class Room:
 
     def forget(self) -> None:
         """Let go of what the last case left behind."""
+        getattr(self.watch, "forget", lambda: None)()
         if self.device == "cuda":
-            self.watch.forget()  # type: ignore[attr-defined]
             machine.import_torch().cuda.empty_cache()
 
 

@@ -117,8 +117,11 @@ def quiet() -> Iterator[None]:
 
 
 def batch_size(watch: Stopwatch, calls: Sequence[Call], batch: float = BATCH) -> int:
-    """Calls that together last as long as a batch should; warms up on the way. At least one round of the buffers."""
-    repeats = len(calls)
+    """Calls that together last as long as a batch should; warms up on the way.
+
+    At least one round of the buffers, unless the stopwatch goes on where its last batch ended (``goes_on``).
+    """
+    repeats = 1 if getattr(watch, "goes_on", False) else len(calls)
     watch.seconds(calls, repeats)
     while True:
         took = watch.seconds(calls, repeats) * repeats

@@ -19,7 +19,7 @@ from perfmodel.validate.bench.timing import Call
 #: Share of a batch's time, and time, that may be lost to other processes before it counts as disturbed. [1, s]
 LOST_SHARE, LOST = 0.01, 30e-6
 #: Batches that are taken for one reading at most, and the pause before the next: a thread that slept is run first. [s]
-TRIES, PAUSE = 5, 2e-3
+TRIES, PAUSE = 3, 2e-3
 
 _TASKS = Path("/proc/self/task")
 
@@ -46,7 +46,8 @@ def _waited(name: str) -> int:
 
 
 class CpuWatch:
-    """The processor's clock, and an eye on the scheduler.
+    """The processor's clock, and an eye on the scheduler. Each batch goes on with the buffers after the last one's, so
+    that a batch may be shorter than a round of them.
 
     Parameters
     ----------
@@ -59,8 +60,11 @@ class CpuWatch:
         Taken so far, and those that other processes disturbed.
     """
 
+    goes_on = True
+
     def __init__(self, threads: int) -> None:
         self.threads, self.batches, self.disturbed = threads, 0, 0
+        self._next: dict[int, int] = {}
         self.name = "perf_counter less the wait for a processor" if threads == 1 else "perf_counter, least disturbed"
 
     @property
@@ -85,12 +89,18 @@ class CpuWatch:
     def _batch(self, calls: Sequence[Call], repeats: int) -> tuple[float, float]:
         """Time of a batch, and the part of it that was lost. [s]"""
         own, count = threading.get_native_id() if self.threads == 1 else None, len(calls)
+        first = self._next.get(id(calls), 0)
+        self._next[id(calls)] = (first + repeats) % count
         before = waited(own)
         start = time.perf_counter()
-        for i in range(repeats):
+        for i in range(first, first + repeats):
             calls[i % count]()
         elapsed = time.perf_counter() - start
         return elapsed, waited(own) - before
+
+    def forget(self) -> None:
+        """Let go of where it was: before other calls are timed."""
+        self._next.clear()
 
 
 class CudaWatch:

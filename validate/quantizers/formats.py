@@ -61,6 +61,12 @@ def grid_of(fmt: str | Format) -> Grid | None:
     return Grid(int(found.bits), not found.zero_bits, found.group[1])
 
 
+def has_quantizer(fmt: str | Format) -> bool:
+    """Whether ``round_to`` takes a format."""
+    found = weight_format(fmt)
+    return grid_of(found) is not None or found.name in ("bf16", "fp16", "fp32", *_ROUNDERS)
+
+
 def round_to(w: torch.Tensor, fmt: str | Format, largest: float | None = None) -> Rounded:
     """Round a matrix to a storage format.
 
@@ -84,9 +90,8 @@ def round_to(w: torch.Tensor, fmt: str | Format, largest: float | None = None) -
         return _plain(w, torch.bfloat16 if found.name == "bf16" else torch.float16)
     if found.name == "fp32":
         return Rounded(w.clone(), torch.zeros(1, 1, dtype=w.dtype), torch.zeros(1, 1, dtype=w.dtype))
-    for name, rounder in _ROUNDERS.items():
-        if found.name == name:
-            return rounder(w, top)
+    if found.name in _ROUNDERS:
+        return _ROUNDERS[found.name](w, top)
     known = ", ".join(["bf16", "fp16", *_ROUNDERS])
     raise UsageError(f"{found.name} has no quantizer here; there are int, gptq, awq and w8a16 formats, {known}")
 

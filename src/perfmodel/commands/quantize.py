@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfmodel.commands._options import data_format, emit
+from perfmodel.commands._options import data_format, emit, fidelity_options
+from perfmodel.commands.quantize_run import given, run, run_options
 
 if TYPE_CHECKING:
     from perfmodel.modelspecs.quantized import Quantized
@@ -16,7 +17,7 @@ FORMS = ("table", "json", "csv", "md")
 
 
 @click.command(name="quantize")
-@click.argument("model")
+@click.argument("model", required=False)
 @click.option(
     "--format", "formats", multiple=True, metavar="F",
     help="Storage format or preset of llama.cpp, and (a second --format) table, json, csv or md for the output.",
@@ -29,19 +30,31 @@ FORMS = ("table", "json", "csv", "md")
 @click.option("--output-tensor-type", "output", default="", metavar="T", help="Type of the output matrix (GGUF).")
 @click.option("--token-embedding-type", "embedding", default="", metavar="T", help="Type of the embedding (GGUF).")
 @click.option("--tensors", is_flag=True, help="Every tensor in the table, layers apart (JSON and CSV always).")
+@run_options()
+@fidelity_options()
 @click.option("-o", "--output-file", "path", type=click.Path(), help="Write the result to a file.")
 def command(
-    model: str, formats: tuple[str, ...], keep: tuple[str, ...], keep_first: int, keep_last: int, matrix: bool | None,
-    rules: str | None, output: str, embedding: str, tensors: bool, path: str | None,
+    model: str | None, formats: tuple[str, ...], keep: tuple[str, ...], keep_first: int, keep_last: int, matrix: bool | None,
+    rules: str | None, output: str, embedding: str, tensors: bool, path: str | None, **asked: Any,
 ) -> None:  # fmt: skip
     """Size MODEL in a storage format tensor by tensor; or report a .gguf or .safetensors file, or a folder of them.
 
     --format may be given twice: once for the storage format (int4, awq_g64, nf4_dq, Q4_K_M, gguf:BF16; by default the
     checkpoint's own), once for the form of the output (table, json, csv, md).
+
+    --compare puts weight formats side by side on a GPU: bytes, times, capacity. --budget gives each tensor the width that
+    costs least. --weights quantizes a file's matrices and shows their errors beside theory; it also gives --compare its
+    errors and --budget what it minimises.
     """
+    from perfmodel.base.errors import UsageError
     from perfmodel.modelspecs.quant_sizes import quantize
 
     form, stored = split_formats(formats, path)
+    if given(asked):
+        emit(run(model, stored, asked, form), path)
+        return
+    if model is None:
+        raise UsageError("give a MODEL to size, or --weights to quantize a file")
     options: dict[str, Any] = {
         "keep": keep, "keep_first": keep_first, "keep_last": keep_last, "matrix": matrix, "output": output,
         "embedding": embedding,

@@ -51,19 +51,18 @@ def test_without_a_threshold_the_length_is_fixed(alpha: float) -> None:
     assert drafting(alpha, LLAMACPP_2026).drafted == pytest.approx(3.0)
 
 
-def test_stricter_rule_drafts_less() -> None:
-    """At the same acceptance of all that is drafted, what stops at 0.9 was drafted by a better model or stopped sooner."""
-    for alpha in (0.5, 0.7, 0.85):
-        kept, dropped = (drafting(alpha, StopRule(16, 0.75, keeps)) for keeps in (True, False))
-        assert kept.drafted > dropped.drafted - 1e-9 or alpha < 0.75  # dropping the unsure token raises the share
-    assert LLAMACPP_2024.p_min > LLAMACPP_2025.p_min
+def test_defaults_by_version() -> None:
+    """The threshold fell from 0.9 over 0.75 to none, and the longest draft from 16 to 3."""
+    rules = (LLAMACPP_2024, LLAMACPP_2025, LLAMACPP_2026)
+    assert [(rule.p_min, rule.n_max) for rule in rules] == [(0.9, 16), (0.75, 16), (0.0, 3)]
+    assert LLAMACPP_2025.words == "drafts until its probability is below 0.75 (that token is drafted too), at most 16"
 
 
 @pytest.mark.parametrize(
     ("rule", "spread"), [(LLAMACPP_2025, 0.0), (LLAMACPP_2025, 1.5), (StopRule(5, 0.6, False), 1.0)]
 )
 def test_monte_carlo_of_the_loop(rule: StopRule, spread: float) -> None:
-    """A simulation of the engine's loop, token by token, has the lengths and accepted tokens that the sums give."""
+    """The engine's loop, simulated token by token, agrees within 4 %: the acceptance looked up has its own noise."""
     confidence, mean, rng = Confidence(3.0, spread), 1.2, np.random.default_rng(7)
     drafted = accepted = 0
     rounds = 30_000
@@ -79,8 +78,8 @@ def test_monte_carlo_of_the_loop(rule: StopRule, spread: float) -> None:
             if p < rule.p_min:
                 break
     found = drafting(accepted / drafted, rule, confidence)
-    assert found.drafted == pytest.approx(drafted / rounds, rel=0.02)
-    assert found.accepted == pytest.approx(accepted / rounds, rel=0.02)
+    assert found.drafted == pytest.approx(drafted / rounds, rel=0.04)
+    assert found.accepted == pytest.approx(accepted / rounds, rel=0.04)
 
 
 def test_mean_over_lengths() -> None:
