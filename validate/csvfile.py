@@ -53,7 +53,7 @@ def read(path: Path | str) -> Table:
         When the file cannot be read, is too large, is not text or not a table.
     """
     path = Path(path)
-    reader = csv.reader(io.StringIO(_text(path), newline=""))
+    reader = csv.reader(io.StringIO(text_of(path), newline=""))
     try:
         header = tuple(name.strip() for name in next(reader, []))
         _check_header(path, header)
@@ -69,7 +69,8 @@ def read(path: Path | str) -> Table:
     return Table(header, lines)
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """What a file holds, bounded; raises SpecError when it cannot be read, is too large or is no text."""
     try:
         with path.open("rb") as stream:  # a pipe has no size: the read is what is bounded
             data = stream.read(MAX_BYTES + 1)

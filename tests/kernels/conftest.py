@@ -31,9 +31,10 @@ def _corrected_interpreter() -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what this process cannot do: kernels are interpreted or compiled from the moment they are defined."""
-    if item.get_closest_marker("gpu") and interpreted():
-        pytest.skip("kernels are interpreted in this run; pytest -m gpu runs them on the GPU")
-    if item.get_closest_marker("interpreter") and not interpreted():
+    if item.get_closest_marker("gpu"):
+        if interpreted():
+            pytest.skip("kernels are interpreted in this run; pytest -m gpu runs them on the GPU")
+    elif item.get_closest_marker("interpreter") and not interpreted():
         pytest.skip("kernels are compiled in this run; without -m gpu they are interpreted")
 
 

@@ -1,0 +1,206 @@
+"""Read what NVIDIA Nsight Compute exports as CSV: the launches of kernels, with their metrics in SI units.
+
+Three layouts are told apart by their header (documented in the Nsight Compute CLI guide,
+https://docs.nvidia.com/nsight-compute/NsightComputeCli/index.html, sections on output pages and ``--print-summary``):
+
+- ``ncu --csv``: a row a metric, with ``Metric Name``, ``Metric Unit`` and ``Metric Value``;
+- ``ncu --csv --page raw``: a row a launch and a column a metric; the row below the header has the units;
+- ``ncu --csv --print-summary per-kernel``: a row a metric of a kernel, with ``Invocations`` and ``Average``.
+
+What the profiler and the program print around the table is passed over. Numbers have separators of thousands, in the
+manner of the system's language, and units with prefixes that change from row to row unless ``--print-units base`` is
+given; older versions write ``usecond`` where newer ones write ``us``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfmodel.base.errors import SpecError
+from perfmodel.validate.csvfile import text_of
+
+#: Of a launch; every other column of a wide table is a metric.
+KERNEL, ID, PROCESS = "Kernel Name", "ID", "Process ID"
+NAME, UNIT, VALUE, AVERAGE, INVOCATIONS = "Metric Name", "Metric Unit", "Metric Value", "Average", "Invocations"
+#: A metric of the profiler, such as ``dram__bytes.sum``: unlike the labels of the details page, such as ``Duration``.
+METRIC = re.compile(r"[a-z0-9]+__[A-Za-z0-9_.]+")
+
+_TIME = {
+    "ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "usecond": 1e-6, "ms": 1e-3, "msecond": 1e-3, "s": 1.0, "second": 1.0,
+}  # fmt: skip
+_PREFIX = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}
+_COUNT = re.compile(r"([KMGTP]?)(byte|inst|cycle|op|hz)s?", re.IGNORECASE)
+_ENGLISH = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
+_OTHER = re.compile(r"\d{1,3}(\.\d{3})+(,\d+)?")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel, or the mean of several.
+
+    Attributes
+    ----------
+    kernel : str
+    capability : str
+        Compute capability such as ``9.0``; empty where the export does not say.
+    metrics : dict[str, float]
+        In SI units: seconds, bytes, Hz, counts. What the profiler could not measure is missing.
+    times : int
+        How many launches it stands for.
+    """
+
+    kernel: str
+    capability: str
+    metrics: dict[str, float]
+    times: int = 1
+
+
+def read(path: Path | str) -> list[Launch]:
+    """The launches of an export, in their order.
+
+    Raises
+    ------
+    SpecError
+        When the file cannot be read, holds no table of the profiler, or a number or unit that cannot be understood.
+    """
+    path = Path(path)
+    header, rows = _table(path)
+    if NAME in header:
+        return _long(path, header, rows)
+    return _wide(path, header, rows)
+
+
+def _table(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Header and rows, without what is printed before, between and after them."""
+    header: list[str] = []
+    rows: list[list[str]] = []
+    try:
+        for cells in csv.reader(io.StringIO("\n".join(_lines(text_of(path))))):
+            stripped = [cell.strip() for cell in cells]
+            if KERNEL in stripped:
+                if header and stripped != header:
+                    raise SpecError(path, "", "holds two exports with different columns: give one file each")
+                header = stripped
+            elif header and len(cells) == len(header):
+                rows.append(stripped)
+    except csv.Error as error:
+        raise SpecError(path, "", f"is not a comma-separated table: {error}") from error
+    if not header:
+        hint = "it looks like a report: `ncu --import FILE.ncu-rep --csv --page raw` prints its table"
+        raise SpecError(path, "", f"has no header with {KERNEL!r}: it is not what `ncu --csv` prints; {hint}")
+    if not rows:
+        raise SpecError(path, "", "has the header of an export and no launch: the program ran no kernel, or was refused")
+    return header, rows
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Lines of the table: those in quotes. The profiler quotes every cell, and marks its own lines with ``==``."""
+    for line in text.splitlines():
+        if line.lstrip().startswith(('"', f"{ID},", f"{PROCESS},")) or re.match(r"\d+,", line):
+            yield line
+
+
+def _long(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[Launch]:
+    value = VALUE if VALUE in header else AVERAGE
+    if value not in header:
+        raise SpecError(path, "", f"has {NAME!r} and no {VALUE!r} or {AVERAGE!r} column")
+    kept = [row for row in (dict(zip(header, cells, strict=True)) for cells in rows) if METRIC.fullmatch(row[NAME])]
+    number = _reader(path, [row[value] for row in kept])
+    found: dict[tuple[str, ...], Launch] = {}
+    for row in kept:
+        key = tuple(row.get(part, "") for part in (PROCESS, ID, KERNEL))
+        times = int(number(row.get(INVOCATIONS, "") or "1") or 1)
+        launch = found.setdefault(key, Launch(row[KERNEL], row.get("CC", ""), {}, times))
+        _keep(path, launch, row[NAME], number(row[value]), row.get(UNIT, ""))
+    if not found:
+        raise SpecError(path, "", "names no metric such as dram__bytes.sum, only headings: export it with `--page raw`")
+    return list(found.values())
+
+
+def _wide(path: Path, header: Sequence[str], rows: list[list[str]]) -> list[Launch]:
+    kernel, names = header.index(KERNEL), [i for i, name in enumerate(header) if METRIC.fullmatch(name)]
+    if not names:
+        raise SpecError(path, "", f"has no metric beside {KERNEL!r}: it is not what `ncu --csv --page raw` prints")
+    units = rows.pop(0) if not rows[0][kernel] else [""] * len(header)
+    number = _reader(path, [row[i] for row in rows for i in names])
+    place = header.index("CC") if "CC" in header else None
+    found = []
+    for row in rows:
+        launch = Launch(row[kernel], row[place] if place is not None else "", {})
+        for i in names:
+            _keep(path, launch, header[i], number(row[i]), units[i])
+        found.append(launch)
+    return found
+
+
+def _keep(path: Path, launch: Launch, name: str, value: float | None, unit: str) -> None:
+    """Keep a metric in SI units, if it was measured and its unit is one of time, bytes, clock or count."""
+    if value is None or (factor := scale(unit)) is None:
+        return
+    if name in launch.metrics and not math.isclose(launch.metrics[name], value * factor, rel_tol=1e-2):
+        raise SpecError(path, name, f"has two values for one launch of {launch.kernel[:80]}: give one export a file")
+    launch.metrics[name] = value * factor
+
+
+def scale(unit: str) -> float | None:
+    """Factor of a unit of the profiler to SI; None for units of no use here, such as ``%``.
+
+    >>> scale("Gbyte/s"), scale("usecond"), scale("cycle/nsecond"), scale("%")
+    (1000000000.0, 1e-06, 1000000000.0, None)
+    """
+    top, _, bottom = unit.strip().partition("/")
+    factor = _plain(top)
+    if factor is None or not bottom:
+        return factor
+    below = _plain(bottom)
+    return None if below is None else factor / below
+
+
+def _plain(unit: str) -> float | None:
+    if unit in ("", "1"):
+        return 1.0
+    if unit in _TIME:
+        return _TIME[unit]
+    found = _COUNT.fullmatch(unit)
+    return _PREFIX[found[1].lower()] if found else None
+
+
+class _Reader:
+    """Numbers of a file, in whose language separators stand for what."""
+
+    def __init__(self, path: Path, comma_is_decimal: bool) -> None:
+        self.path, self.comma_is_decimal = path, comma_is_decimal
+
+    def __call__(self, text: str) -> float | None:
+        """The number; None where there is none (``n/a``, ``nan`` or nothing)."""
+        if text.casefold() in ("", "n/a", "nan", "no data", "(!) n/a", "(!) nan"):
+            return None
+        plain = text.replace(".", "").replace(",", ".") if self.comma_is_decimal else text.replace(",", "")
+        try:
+            value = float(plain)
+        except ValueError:
+            value = math.nan
+        return value if math.isfinite(value) else None
+
+
+def _reader(path: Path, texts: Sequence[str]) -> _Reader:
+    """How the numbers of a file are written: told by those that can be read in one way only."""
+    english = [t for t in texts if _only(t, ",", ".", _ENGLISH)]
+    other = [t for t in texts if _only(t, ".", ",", _OTHER)]
+    if english and other:
+        raise SpecError(path, "", f"mixes two ways to write numbers, {english[0][:40]} and {other[0][:40]}")
+    return _Reader(path, bool(other))
+
+
+def _only(text: str, thousands: str, decimal: str, form: re.Pattern[str]) -> bool:
+    """Whether a number can only mean this: both separators, several of thousands, or a point that groups nothing."""
+    if thousands in text and form.fullmatch(text):
+        return decimal in text or text.count(thousands) > 1
+    before, mark, after = text.partition(decimal)
+    return bool(mark) and before.isdigit() and after.isdigit() and (len(after) != 3 or len(before) > 3 or before == "0")
