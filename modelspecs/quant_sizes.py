@@ -19,7 +19,7 @@ from perfmodel.modelspecs.gguf_types import GgmlType
 from perfmodel.modelspecs.load import model as load_model
 from perfmodel.modelspecs.params import is_stored
 from perfmodel.modelspecs.quantized import Quantized, Sized
-from perfmodel.modelspecs.safetensors_size import all_parts, header_bytes
+from perfmodel.modelspecs.safetensors_size import all_parts, header_bytes, header_estimate
 from perfmodel.modelspecs.schema import ModelSpec
 from perfmodel.modelspecs.sizes import NOT_LOADED, is_plain, tensor_bytes, tensor_format
 from perfmodel.modelspecs.tensors import Tensor, tensors
@@ -206,9 +206,9 @@ def as_safetensors(model: ModelSpec, fmt: Format, recipe: Recipe | None = None) 
         if t.quantizable and not kept and found is not fmt:
             why = "the checkpoint's makers left it"
         rows.append(Sized(t.name, t.role, t.shape, found.name, t.count * found.tensor_bytes(t.shape), t.count, why))
-    layers = {layer.name: layer.indices for layer in model.layer_classes}
-    header = header_bytes(all_parts(stored, layers), {"format": "pt"})
     exact = model.family in SAME_NAMES and not fmt.name.startswith(("nf4", "mxfp"))
+    layers = {layer.name: layer.indices for layer in model.layer_classes}
+    header = header_bytes(all_parts(stored, layers), {"format": "pt"}) if exact else header_estimate(stored)
     return Quantized(
         model.name, model.title, fmt.name, "safetensors", tuple(rows), float(header), 0.0, exact,
         notes=tuple(_checkpoint_notes(model, fmt, exact)), source=fmt.source,

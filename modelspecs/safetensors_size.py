@@ -22,6 +22,9 @@ ORDER = (
     "I32", "U32", "F32", "C64", "F64", "I64", "U64",
 )  # fmt: skip
 
+#: Type, shape and place of a tensor in the header. [bytes]
+ENTRY = 85
+
 
 @dataclass(frozen=True)
 class Part:
@@ -144,3 +147,8 @@ def header_bytes(stored: Iterable[Part], metadata: dict[str, str] | None = None)
         header[part.name] = {"dtype": part.dtype, "shape": list(part.shape), "data_offsets": [at, at + part.bytes]}
         at += part.bytes
     return 8 + ceil(len(json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()) / 8) * 8
+
+
+def header_estimate(tensors: Iterable[tuple[Tensor, Format]]) -> int:
+    """About the bytes of a header whose names of tensors are not known: the inventory's names, and 85 an entry."""
+    return 8 + sum(t.count * sum(len(p.name) + ENTRY for p in parts(t.name, t.shape, fmt)) for t, fmt in tensors)

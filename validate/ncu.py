@@ -15,10 +15,9 @@ given; older versions write ``usecond`` where newer ones write ``us``.
 from __future__ import annotations
 
 import csv
-import io
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,32 +77,31 @@ def read(path: Path | str) -> list[Launch]:
 
 def _table(path: Path) -> tuple[list[str], list[list[str]]]:
     """Header and rows, without what is printed before, between and after them."""
-    header: list[str] = []
-    rows: list[list[str]] = []
-    try:
-        for cells in csv.reader(io.StringIO("\n".join(_lines(text_of(path))))):
-            stripped = [cell.strip() for cell in cells]
-            if KERNEL in stripped:
-                if header and stripped != header:
-                    raise SpecError(path, "", "holds two exports with different columns: give one file each")
-                header = stripped
-            elif header and len(cells) == len(header):
-                rows.append(stripped)
-    except csv.Error as error:
-        raise SpecError(path, "", f"is not a comma-separated table: {error}") from error
-    if not header:
-        hint = "it looks like a report: `ncu --import FILE.ncu-rep --csv --page raw` prints its table"
-        raise SpecError(path, "", f"has no header with {KERNEL!r}: it is not what `ncu --csv` prints; {hint}")
-    if not rows:
-        raise SpecError(path, "", "has the header of an export and no launch: the program ran no kernel, or was refused")
+    lines = text_of(path).splitlines()
+    start = next((i for i, line in enumerate(lines) if KERNEL in _cells(path, line)), None)
+    if start is None:
+        hint = "`ncu --import FILE.ncu-rep --csv --page raw` prints the table of a report"
+        raise SpecError(path, "", f"has no header with {KERNEL!r}, so it is not what `ncu --csv` prints; {hint}")
+    header, quoted, rows = _cells(path, lines[start]), lines[start].startswith('"'), []
+    for number, line in enumerate(lines[start + 1 :], start + 2):
+        if not line.strip() or line.startswith("==") or (quoted and not line.startswith('"')):
+            continue
+        cells = _cells(path, line)
+        if len(cells) != len(header):
+            raise SpecError(path, f"line {number}", f"has {len(cells)} cells, the header {len(header)}: is it cut off?")
+        if cells != header:
+            rows.append(cells)
+    if not any(row[header.index(KERNEL)] for row in rows):
+        raise SpecError(path, "", "has a header and no launch: the program ran no kernel that was profiled")
     return header, rows
 
 
-def _lines(text: str) -> Iterator[str]:
-    """Lines of the table: those in quotes. The profiler quotes every cell, and marks its own lines with ``==``."""
-    for line in text.splitlines():
-        if line.lstrip().startswith(('"', f"{ID},", f"{PROCESS},")) or re.match(r"\d+,", line):
-            yield line
+def _cells(path: Path, line: str) -> list[str]:
+    """One line of the table. The profiler quotes every cell, and no cell goes over a line."""
+    try:
+        return [cell.strip() for cell in next(csv.reader([line]), [])]
+    except csv.Error as error:
+        raise SpecError(path, "", f"is not a comma-separated table: {error}") from error
 
 
 def _long(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[Launch]:
@@ -151,8 +149,8 @@ def _keep(path: Path, launch: Launch, name: str, value: float | None, unit: str)
 def scale(unit: str) -> float | None:
     """Factor of a unit of the profiler to SI; None for units of no use here, such as ``%``.
 
-    >>> scale("Gbyte/s"), scale("usecond"), scale("cycle/nsecond"), scale("%")
-    (1000000000.0, 1e-06, 1000000000.0, None)
+    >>> scale("Gbyte/s"), scale("usecond"), scale("inst/cycle"), scale("%")
+    (1000000000.0, 1e-06, 1.0, None)
     """
     top, _, bottom = unit.strip().partition("/")
     factor = _plain(top)
