@@ -7,7 +7,7 @@ from typing import Any
 
 from perfmodel.base.errors import NoGpu, UnknownName
 from perfmodel.base.text import printable
-from perfmodel.base.units import gib
+from perfmodel.base.units import gib, parse
 from perfmodel.base.validation import build
 from perfmodel.hwspecs import kept, processor
 from perfmodel.hwspecs.schema import Gpu, Quantity
@@ -106,7 +106,18 @@ def _text(raw: Any) -> str:
 
 def cpu() -> Gpu:
     """The spec of this machine's processor: as `perfmodel validate` measured it last, else as ``detected_cpu`` has it."""
-    return kept.of_machine(processor.machine()) or detected_cpu()
+    measured = kept.of_machine(processor.machine())
+    if measured is None:
+        return detected_cpu()
+    hbm = measured.memory.hbm.model_copy(update={"usable": _available()})
+    return measured.model_copy(update={"memory": measured.memory.model_copy(update={"hbm": hbm})})
+
+
+@functools.cache
+def _available() -> Quantity:
+    """Memory that is free; asked once a process."""
+    text = processor.available_memory()
+    return Quantity(value=parse(text["value"], "bytes"), text=text["value"], source=text["source"])
 
 
 @functools.cache

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
 from perfmodel.base.errors import SpecError
 from perfmodel.base.userdata import data_folder, keep
 from perfmodel.base.validation import build
 from perfmodel.base.yamlio import load_yaml
-from perfmodel.hwspecs.schema import Gpu
+from perfmodel.hwspecs.schema import Gpu, Quantity
 
 HEADER = "# Written by perfmodel validate: what this device was measured to reach. A new run writes it again.\n"
 
@@ -69,6 +70,20 @@ def _specs() -> Iterator[Gpu]:
 
 def _read(path: Path) -> Gpu:
     return build(Gpu, {"name": path.stem, **load_yaml(path)}, path)
+
+
+def raw(value: Any) -> Any:
+    """A spec as plain data that can be written and read again: quantities by their text, nothing that is empty."""
+    if isinstance(value, Quantity):
+        kept = {"value": value.text, "source": value.source, "note": value.note}
+        kept["alternatives"] = [vars(other) for other in value.alternatives]  # type: ignore[assignment]
+        return {key: one for key, one in kept.items() if one}
+    if isinstance(value, BaseModel):
+        value = dict(value)
+    if isinstance(value, dict):
+        made = {key: raw(one) for key, one in value.items()}
+        return {key: one for key, one in made.items() if one not in (None, "", {}, [], ())}
+    return [raw(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def text(data: dict[str, Any]) -> str:

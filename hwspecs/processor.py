@@ -195,10 +195,7 @@ def _main_memory(cores: int, cache: int) -> dict[str, Any]:
     rate, size = copy_rate(threads, int(memory.available))
     return {
         "capacity": {"value": _mib(memory.total), "source": "psutil.virtual_memory on this machine: total"},
-        "usable": {
-            "value": _mib(min(memory.available, _cgroup_limit())),
-            "source": "psutil.virtual_memory: available",
-        },
+        "usable": available_memory(),
         "bandwidth": {
             "value": engineering(rate, "B/s", 4),
             "source": f"measured here: numpy copy of {size / 2**20:.0f} MiB by {threads} threads, best pass, "
@@ -207,6 +204,14 @@ def _main_memory(cores: int, cache: int) -> dict[str, Any]:
             + (", and the last-level cache is large enough to help" if size < cache else ""),
         },
     }
+
+
+def available_memory() -> dict[str, str]:
+    """Memory that a process can be given now, as the raw data of a spec."""
+    import psutil
+
+    free = min(psutil.virtual_memory().available, _cgroup_limit())
+    return {"value": _mib(free), "source": "psutil.virtual_memory: available"}
 
 
 def _mib(size: float) -> str:

@@ -2,7 +2,7 @@
 
 A file holds `{"kernel": NAME, "why": TEXT, "architectures": {"sm_90": [ROW, ...], ...}}`. A row is
 `{"when": {QUANTITY: [LOW, HIGH]}, "meta": {CONSTEXPR: VALUE}, "num_warps": W, "num_stages": S}`: it applies where every
-named quantity lies in its closed range (null: no limit). The first row that applies is taken; the last has no `when`.
+named quantity lies in its closed range (null: no limit), and always without `when`. The first that applies is taken.
 No configuration is searched for at run time: the same shape on the same GPU always launches the same code.
 """
 

@@ -111,7 +111,7 @@ class Format:
             Tokens in the cache; without it the limit of long contexts.
 
         >>> from perfmodel.modelspecs.formats import kv_format
-        >>> kv_format("kivi2").cache_bits(128), kv_format("kivi2").cache_bits(128, 256.0)
+        >>> kv_format("kivi2").cache_bits(128), float(kv_format("kivi2").cache_bits(128, 256.0))
         (3.0, 9.5)
         """
         bits = self.bits

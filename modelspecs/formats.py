@@ -1,6 +1,6 @@
 """The storage format that a name means: of weights, and of the KV cache.
 
-Beside the names of the table there are patterns: ``gptq_g64``, ``gptq3_g128_act``, ``awq_g32``, ``int4_g64``, ``w8a16_g128``.
+Beside the names of the table there are patterns: ``gptq_g64``, ``gptq3_g128_act``, ``awq_g32``, ``int4_g64``.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ _MLA = Architecture("deepseek2")
 #: Family of a spec -> its architecture. Others are refused: their layout is not described.
 ARCHITECTURES: dict[str, Architecture] = {
     **{name: Architecture("llama") for name in ("llama", "mistral", "mistral3", "mixtral")},
-    **{name: _MLA for name in ("deepseek_v2", "deepseek_v3", "kimi_k2", "kimi_vl", "kimi_k25")},
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2", "kimi_vl", "kimi_k25"), _MLA),
     **{name: Architecture(name) for name in ("gemma", "starcoder2", "orion", "olmoe", "smollm3", "granite")},
     **{name: Architecture(name, norms=_FOUR) for name in ("gemma2", "gemma3")},
     **{name: Architecture("olmo2", norms=_AFTER) for name in ("olmo2", "olmo3")},

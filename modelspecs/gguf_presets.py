@@ -1,8 +1,8 @@
 """llama.cpp's presets as data: the type that most tensors get, and which get another one.
 
 Read in ``llama_tensor_get_type_impl`` and ``llama_ftype_get_default_type`` of ``src/llama-quant.cpp``,
-https://github.com/ggml-org/llama.cpp (2026), and, for files of before i-quants, in ``get_k_quant_type`` of ``llama.cpp``
-of November and December 2023. ``gguf_rules`` applies the tables.
+https://github.com/ggml-org/llama.cpp (2026), and, for files of before i-quants, in ``get_k_quant_type`` of its
+``llama.cpp`` of November and December 2023. ``gguf_rules`` applies the tables.
 """
 
 from __future__ import annotations
@@ -71,7 +71,14 @@ PRESETS: dict[str, Preset] = _table(
 LARGER: dict[str, str] = {
     "Q2_K_L": "Q2_K", "Q3_K_XL": "Q3_K_L", "Q4_K_L": "Q4_K_M", "Q5_K_L": "Q5_K_M", "Q6_K_L": "Q6_K",
 }  # fmt: skip
-_OTHER_WORDS = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "FP16": "F16", "FP32": "F32", "MXFP4": "MXFP4_MOE"}
+_OTHER_WORDS = {
+    "Q3_K": "Q3_K_M",
+    "Q4_K": "Q4_K_M",
+    "Q5_K": "Q5_K_M",
+    "FP16": "F16",
+    "FP32": "F32",
+    "MXFP4": "MXFP4_MOE",
+}
 
 #: The presets of about 1 and 2 bits, which have rules of their own; they cannot be made without an importance matrix.
 SMALL = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M")
@@ -79,7 +86,7 @@ SMALL = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M")
 WITH_MATRIX = (*SMALL, "IQ3_XXS", "Q2_K_S")
 
 #: The output matrix, and a tied embedding: Q6_K, but for these (and Q8_0, where all is Q8_0).
-OUTPUT = {name: "Q5_K" for name in (*SMALL, "IQ3_XXS")} | {"MXFP4_MOE": "Q8_0"}
+OUTPUT = dict.fromkeys((*SMALL, "IQ3_XXS"), "Q5_K") | {"MXFP4_MOE": "Q8_0"}
 #: The input embedding; the base type where nothing is said.
 EMBEDDING = {
     "IQ1_S": "Q2_K", "IQ1_M": "Q2_K", "IQ2_XXS": "Q2_K", "IQ2_XS": "Q2_K", "IQ2_S": "IQ3_S", "IQ2_M": "IQ3_S",
@@ -115,7 +122,7 @@ FUSED = {"Q3_K_M": "Q4_K", "Q3_K_L": "Q4_K", "IQ3_M": "Q4_K", "Q4_K_M": "Q5_K", 
 
 #: Where a row is no whole number of blocks: blocks of 256 -> blocks of 32.
 FALLBACK = {
-    **{name: "IQ4_NL" for name in ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_XS")},
+    **dict.fromkeys(("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_XS"), "IQ4_NL"),
     "Q2_K": "Q4_0", "Q3_K": "Q4_0", "TQ1_0": "Q4_0", "TQ2_0": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
 }  # fmt: skip
 #: The same of builds of 2024 and 2025, and of 2023.
@@ -153,7 +160,7 @@ def is_preset(name: str) -> bool:
 
 
 def _words(name: str) -> str:
-    """A preset's name without the words of llama.cpp's logs: ``Q4_K - Medium``, ``IQ4_XS - 4.25 bpw``, ``mostly Q4_0``."""
+    """A preset's name without the words of llama.cpp's logs: ``Q4_K - Medium``, ``IQ4_XS - 4.25 bpw``."""
     key = name.strip().upper().removeprefix("MOSTLY ").replace("MXFP4 MOE", "MXFP4_MOE")
     stem, _, word = key.partition(" - ")
     size = {"SMALL": "_S", "MEDIUM": "_M", "LARGE": "_L"}.get(word.strip(), "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from perfmodel.base.errors import UnknownName, UsageError
 from perfmodel.base.text import printable
@@ -111,7 +111,7 @@ def quantize(
 def weight_or_preset(name: str | Format) -> Format | Preset:
     """What a name of ``--format`` means: a preset of llama.cpp, or a weight format.
 
-    Names that both have, such as ``bf16``, ``mxfp4`` and ``nvfp4``, mean the weight format; ``gguf:`` before it the preset.
+    Names that both have (``bf16``, ``mxfp4``, ``nvfp4``) mean the weight format; with ``gguf:`` before it the preset.
 
     >>> weight_or_preset("Q8_0").name, weight_or_preset("bf16").name, weight_or_preset("gguf:bf16").number
     ('Q8_0', 'bf16', 32)
@@ -130,10 +130,12 @@ def weight_or_preset(name: str | Format) -> Format | Preset:
     try:
         return weight_format(name)
     except UnknownName as error:
-        raise UnknownName("format", name, [*FORMATS, *(one.casefold() for one in (*PRESETS, *LARGER))], "formats") from error
+        raise UnknownName(
+            "format", name, [*FORMATS, *(one.casefold() for one in (*PRESETS, *LARGER))], "formats"
+        ) from error
 
 
-def _types(output: str, embedding: str, chosen: Preset) -> dict[str, str]:
+def _types(output: str, embedding: str, chosen: Preset) -> dict[str, Any]:
     """Fields of a preset that the user's types change."""
     for name in (output, embedding):
         if name and name.upper() not in BY_NAME:
@@ -219,10 +221,13 @@ def _check(model: ModelSpec, recipe: Recipe) -> None:
     roles = sorted({t.role for t in tensors(model) if t.quantizable})
     for role in recipe.keep:
         if role not in roles:
-            raise UsageError(f"{model.name} has no matrices of the role {printable(role, 40)!r}; it has {', '.join(roles)}")
+            raise UsageError(
+                f"{model.name} has no matrices of the role {printable(role, 40)!r}; it has {', '.join(roles)}"
+            )
     if recipe.keep_first < 0 or recipe.keep_last < 0 or recipe.keep_first + recipe.keep_last > model.num_layers:
         raise UsageError(
-            f"keep_first {recipe.keep_first} and keep_last {recipe.keep_last}: {model.name} has {model.num_layers} layers"
+            f"keep_first {recipe.keep_first} and keep_last {recipe.keep_last}: {model.name} has "
+            f"{model.num_layers} layers"
         )
 
 
@@ -247,13 +252,13 @@ def _checkpoint_notes(model: ModelSpec, fmt: Format, exact: bool) -> Iterator[st
     apart = [t for t in tensors(model) if t.role in NOT_LOADED]
     if apart:
         size = sum(t.count * tensor_bytes(t, fmt) for t in apart)
-        yield f"MTP layers and stored buffers are not loaded and not counted; a checkpoint stores {size:,.0f} bytes of them"
+        yield f"MTP layers and stored buffers are not loaded and not counted: {size:,.0f} bytes of a checkpoint"
     if not exact:
         yield "header estimated: the checkpoint's own names of tensors are others"
     if fmt.name.startswith("gptq") and not fmt.input_bits:
         yield "files of AutoGPTQ hold a group index of 4 bytes an input feature too; engines drop it without act-order"
     if fmt.block:
-        yield f"every linear layer in {fmt.name}, embedding and head in 16 bits; a file of llama.cpp mixes types: name a preset"
+        yield f"linear layers in {fmt.name}, embedding and head in 16 bits; llama.cpp's files mix types: name a preset"
 
 
 def of_file(path: str | Path) -> Quantized:
@@ -278,5 +283,6 @@ def of_file(path: str | Path) -> Quantized:
     return Quantized(
         printable(found.name, 120), printable(found.name, 120), "as stored", found.kind, rows,
         sizes - found.bytes - padding, padding, True, weights,
-        notes=tuple(note for note in (printable(found.problem, 400), *found.notes) if note), source=f"headers of {found.path}",
+        notes=tuple(note for note in (printable(found.problem, 400), *found.notes) if note),
+        source=f"headers of {found.path}",
     )  # fmt: skip

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from perfmodel.modelspecs.formats import FORMATS
+from perfmodel.base.errors import PerfmodelError
+from perfmodel.modelspecs.formats import FORMATS, weight_format
 from perfmodel.modelspecs.schema_base import Dim, Size
 from perfmodel.modelspecs.schema_base import Frozen as _Frozen
 from perfmodel.modelspecs.schema_recurrent import (
@@ -316,9 +317,10 @@ class ModelSpec(_Frozen):
     @field_validator("native_format")
     @classmethod
     def _format_known(cls, name: str) -> str:
-        if name not in FORMATS:
-            raise ValueError(f"is not a weight format; one of {', '.join(FORMATS)}")
-        return name
+        try:
+            return weight_format(name).name
+        except PerfmodelError:
+            raise ValueError(f"is not a weight format; one of {', '.join(FORMATS)}") from None
 
     @field_validator("native_roles")
     @classmethod

@@ -1,4 +1,4 @@
-"""The model that a table of sizes means: by name, by llama.cpp's label and its printed parameters, or by a checkpoint's name."""
+"""The model that a table of sizes means: by name, or by llama.cpp's label and its printed parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from perfmodel.validate.rows import Printed, Skip
 from perfmodel.validate.table_param_counts import count
 
 #: llama.cpp's description of a model, ``llama 8B`` or ``qwen3moe ?B``: architecture and a size; and old files' names.
-_LABEL = re.compile(r"(llama|qwen2|qwen3moe|qwen3|deepseek2|gemma2?|gemma3)(?: [?\d.]+[BM](?:\.A\d+B)?)?", re.IGNORECASE)
+_LABEL = re.compile(
+    r"(llama|qwen2|qwen3moe|qwen3|deepseek2|gemma2?|gemma3)(?: [?\d.]+[BM](?:\.A\d+B)?)?", re.IGNORECASE
+)
 _OLD = {"llama v2": "llama", "llama": "llama"}
 UNLABELLED = "the label of an architecture and a size names no built-in model with as many parameters"
 LATENTS: tuple[Latent, ...] = ("split", "whole", "both")
@@ -60,7 +62,9 @@ def file_model(models: Models, name: str, params: str) -> Target:
     label = _OLD.get(short.casefold()) or ((match := _LABEL.fullmatch(short)) and match[1].casefold())
     if label:
         return _labelled(label, printed)
-    found = models.printed(re.sub(r"(?i)[-_ ]?instruct(?:ion)?$", "", short) if _exists(models, short) is None else short)
+    found = models.printed(
+        re.sub(r"(?i)[-_ ]?instruct(?:ion)?$", "", short) if _exists(models, short) is None else short
+    )
     return _stored(found, printed) or Target(found)
 
 

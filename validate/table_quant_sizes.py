@@ -71,7 +71,9 @@ def compare(row: Row, models: Models) -> Iterator[Comparison | Missing]:
     def value(way: Predicted) -> float:
         return (way.file if whole else way.tensors) / unit
 
-    found = min(ways, key=lambda way: abs(value(way) - size.value) if size else abs(way.bits - bits.value) if bits else 0)
+    found = min(
+        ways, key=lambda way: abs(value(way) - size.value) if size else abs(way.bits - bits.value) if bits else 0
+    )
     if size is not None:
         words = f"{found.words}: {'file' if whole else 'tensors'} of {value(found) * unit:,.0f} bytes"
         yield Comparison(
@@ -83,7 +85,9 @@ def compare(row: Row, models: Models) -> Iterator[Comparison | Missing]:
 
 
 def _group(row: Row) -> dict[str, str]:
-    kind = "GGUF" if row["format"].startswith("GGUF") else "loaded" if row["format"].startswith("vLLM") else "safetensors"
+    kind = (
+        "GGUF" if row["format"].startswith("GGUF") else "loaded" if row["format"].startswith("vLLM") else "safetensors"
+    )
     return {"kind": kind}
 
 
@@ -137,7 +141,9 @@ def _preset(row: Row) -> Preset:
     try:
         return preset({"bf16": "BF16", "f16": "F16"}.get(text, text))
     except UnknownName:
-        raise Skip("the quantization is none of llama.cpp's presets (others are ik_llama.cpp's or one author's)") from None
+        raise Skip(
+            "the quantization is none of llama.cpp's presets (others are ik_llama.cpp's or one author's)"
+        ) from None
 
 
 def _gguf(row: Row, models: Models) -> Iterator[Predicted]:

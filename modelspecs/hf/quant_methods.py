@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from perfmodel.base.errors import PerfmodelError
+from perfmodel.modelspecs.formats import weight_format
 from perfmodel.modelspecs.hf.common import words
 from perfmodel.modelspecs.hf.keys import Keys
 from perfmodel.modelspecs.hf.quant_groups import group, only_group, scheme
 
 #: Who wrote the section and with what: says nothing of what is stored.
+GROUPED = "16 to 1024 or of a channel (-1)"
 ORIGIN = words("quant_method producer version")
 GPTQ = ORIGIN | words(
     """
@@ -65,7 +68,7 @@ def modelopt(q: Keys) -> str:
 
 
 def gptq(q: Keys) -> str:
-    """GPTQ: 4 bits in groups of 128, or 8 bits."""
+    """GPTQ: 2, 3, 4 or 8 bits in groups, or a scale a channel."""
     q.expect("dynamic", {})
     q.expect("modules_in_block_to_quantize", [])
     q.expect("is_marlin_format", False)
@@ -73,29 +76,35 @@ def gptq(q: Keys) -> str:
     q.expect("adapter", {})
     q.flag_given("desc_act")
     q.require("bits", "group_size")
-    return _grouped(q, q.dim("bits"), q.dim("group_size", least=-1), (4, 8))
+    return _grouped(q, q.dim("bits"), q.dim("group_size", least=-1), "gptq")
 
 
 def awq(q: Keys) -> str:
-    """AWQ: 4 bits in groups of 128."""
+    """AWQ: 4 bits in groups, or a scale a channel."""
     q.alias(bits="w_bit", group_size="q_group_size")
     q.text("version", ("gemm", "gemv", "gemv_fast", "exllama", "ipex", "GEMM", "GEMV"), "gemm")
     q.require("bits", "group_size")
-    return _grouped(q, q.dim("bits"), q.dim("group_size", least=-1), (4,))
+    return _grouped(q, q.dim("bits"), q.dim("group_size", least=-1), "awq")
 
 
-def _grouped(q: Keys, bits: int, size: int, known: tuple[int, ...]) -> str:
+def _grouped(q: Keys, bits: int, size: int, kind: str) -> str:
+    """The format of a quantizer's bits and group; what engines usually serve has a name without the quantizer."""
     q.expect("lm_head", False)
-    if (bits not in known) or size not in ((128,) if bits == 4 else (-1, 128)):
-        said = "4 bits in groups of 128 are" + (
-            ", and 8 bits in groups of 128 or of a channel (-1)" if 8 in known else ""
-        )
-        raise q.error("group_size", f"{bits} bits in groups of {size} are not understood; {said}")
-    if bits == 4:
+    if bits == 4 and size == 128:
         return "int4"
-    if size > 0:
-        q.remarks.append("8-bit weights in groups of 128 are counted with one scale a channel: 1 to 3 % fewer bytes")
-    return "w8a16"
+    if kind == "gptq" and bits == 8 and size in (-1, 128):
+        if size > 0:
+            q.remarks.append(
+                "8-bit weights in groups of 128 are counted with one scale a channel: 1 to 3 % fewer bytes"
+            )
+        return "w8a16"
+    try:
+        return weight_format(f"{kind}{bits}_g{size}").name
+    except PerfmodelError:
+        said = "2, 3, 4 and 8 bits" if kind == "gptq" else "4 bits"
+        raise q.error(
+            "group_size", f"{bits} bits in groups of {size} are not understood; {said} in groups of {GROUPED} are"
+        ) from None
 
 
 def compressed(q: Keys) -> str:
@@ -113,7 +122,7 @@ def compressed(q: Keys) -> str:
         scheme(activations, bits, kind, 16 if strategy == "tensor_group" else None)
     name = _named(q, weights, (kind, bits, strategy), activations is not None)
     for part in (q, inner):
-        part.text("format", LAYOUTS[name], "")
+        part.text("format", LAYOUTS.get(name, LAYOUTS["int4"]), "")
     return name
 
 
@@ -135,6 +144,9 @@ def _named(q: Keys, weights: Keys, kind: tuple[str, int, str], activations: bool
     if kind == ("int", 4, "group") and not activations:
         sizes = {32: "int4_g32", 128: "int4"}
         size, symmetric = weights.dim("group_size"), weights.flag_given("symmetric")
+        if symmetric is not False and size in (16, 64, 256):
+            scheme(weights, 4, "int", size)
+            return weight_format(f"int4_g{size}").name
         if size not in sizes or (size == 32 and symmetric is False):
             raise q.error("config_groups", f"4 bits in groups of {size}, symmetric {symmetric}, are not understood")
         if size == 128 and symmetric is not False:

@@ -298,5 +298,7 @@ def _more_gpus(asked: Ask) -> str | None:
 
 
 def _smaller_weights(asked: Ask) -> str | None:
-    smaller = sorted((f for name in OFFERED if (f := FORMATS[name]).bits < asked.plan.weights.bits), key=lambda f: -f.bits)
+    smaller = sorted(
+        (f for name in OFFERED if (f := FORMATS[name]).bits < asked.plan.weights.bits), key=lambda f: -f.bits
+    )
     return next((f"--weights {fmt.name}" for fmt in smaller if _fits(asked, weights=fmt)), None)

@@ -1,8 +1,9 @@
 """Weights of a rank as vLLM loads them: the tensors, and what the loader adds to them.
 
-Source: vLLM 0.19.0. Rotary tables: model_executor/layers/rotary_embedding/base.py and linear_scaling_rope.py. Vocabulary padding:
-model_executor/layers/vocab_parallel_embedding.py. Copies of ``kv_b_proj``: model_executor/layers/attention/
-mla_attention.py, ``process_weights_after_loading``. MXFP4 padding: model_executor/layers/fused_moe/oracle/mxfp4.py.
+Source: vLLM 0.19.0. Rotary tables: model_executor/layers/rotary_embedding/base.py and, of Gemma 3's scaled positions,
+linear_scaling_rope.py. Vocabulary padding: model_executor/layers/vocab_parallel_embedding.py. Copies of
+``kv_b_proj``: model_executor/layers/attention/mla_attention.py, ``process_weights_after_loading``. MXFP4 padding:
+model_executor/layers/fused_moe/oracle/mxfp4.py.
 """
 
 from __future__ import annotations

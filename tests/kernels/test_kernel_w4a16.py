@@ -253,13 +253,12 @@ def test_dequantize_refuses() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("device", ["cuda"], indirect=True)
 @pytest.mark.parametrize("group", [32, 128, -1])
 @pytest.mark.parametrize("m", [1, 16, 32, 64, 256])
 @pytest.mark.parametrize(("k", "n"), [(8192, 28672), (14336, 4096)])
 def test_production_shapes(device: str, k: int, n: int, m: int, group: int) -> None:
     """Layers of common models with the shipped configurations, on the GPU."""
-    if device != "cuda":
-        pytest.skip("too large for the interpreter")
     data = quantized(k, n, group, device)
     for dtype in DTYPES:
         check(data, activations(m, k, dtype, device))

@@ -1,4 +1,4 @@
-"""Storage formats: bits with their scales by hand, patterns of names, types of ggml from their one table, and caches."""
+"""Storage formats: bits with scales by hand, patterns of names, types of ggml from their one table, and caches."""
 
 from __future__ import annotations
 

@@ -84,7 +84,9 @@ def test_layers_with_more_bits(kind: str, base: str) -> None:
 def test_types_of_a_model_with_few_shared_heads() -> None:
     """Qwen3 0.6B has two query heads a KV head: values get what unshared ones do."""
     q2, q3, small = types("qwen3-0.6b", "Q2_K"), types("qwen3-0.6b", "Q3_K_M"), types("qwen3-0.6b", "IQ2_XXS")
-    assert {q2[f"blk.{n}.{part}.weight"] for n in range(28) for part in ("attn_v", "attn_output", "ffn_down")} == {"Q3_K"}
+    assert {q2[f"blk.{n}.{part}.weight"] for n in range(28) for part in ("attn_v", "attn_output", "ffn_down")} == {
+        "Q3_K"
+    }
     assert [q3[f"blk.{n}.attn_v.weight"] for n in range(3)] == ["Q5_K", "Q5_K", "Q4_K"]
     assert [q3[f"blk.{n}.ffn_down.weight"] for n in range(2)] == ["Q5_K", "Q4_K"]
     assert (small["output.weight"], small["token_embd.weight"]) == ("Q5_K", "Q2_K")

@@ -27,7 +27,8 @@ def spec(family: str, d: int, ff: int, ffn: dict[str, Any] | None = None, **more
     """A model of 16 layers, 4 heads of 64 and one KV head."""
     data: dict[str, Any] = {
         "name": f"tiny-{family}", "title": f"Tiny {family}", "source": "made for this test", "family": family,
-        "hidden_size": d, "vocab_size": 320, "max_context": 1024, "layers": [{"repeat": LAYERS, "pattern": ["full/ffn"]}],
+        "hidden_size": d, "vocab_size": 320, "max_context": 1024,
+        "layers": [{"repeat": LAYERS, "pattern": ["full/ffn"]}],
         "attention": {"full": {"kind": "gqa", "heads": 4, "kv_heads": 1, "head_dim": 64}},
         "ffn": {"ffn": ffn or {"kind": "dense", "intermediate_size": ff}},
     }  # fmt: skip

@@ -136,7 +136,7 @@ def test_quantizers(quantization: dict[str, Any], fmt: str) -> None:
     [
         ({"quant_method": "quip"}, r"quantization_config\.quant_method: 'quip' is not understood"),
         ({"bits": 4}, r"quant_method: None is not understood"),
-        ({"quant_method": "gptq", "bits": 3, "group_size": 64}, "3 bits in groups of 64 are not understood"),
+        ({"quant_method": "gptq", "bits": 3, "group_size": 65}, "3 bits in groups of 65 are not understood"),
         ({"quant_method": "fp8", "weight_block_size": [64, 64]}, r"weight_block_size: \[64, 64\] is not understood"),
         ({"quant_method": "modelopt", "quant_algo": "MIXED"}, "quant_algo: 'MIXED' is not understood"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ ORDER = (
     "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "Q8_0", "F16", "F32",
 )  # fmt: skip
 SMALL_MODELS = ("llama3-8b", "qwen2.5-7b", "gemma2-9b", "mixtral-8x7b", "qwen3-30b-a3b", "gpt2", "deepseek-v2-lite")
+#: Its rows of 10,944 are no whole number of blocks of 128, and nothing stands in for the type.
+NOT_STORED = {("deepseek-v2-lite", "Q1_0")}
 KEPT = "every recipe leaves it"
 
 
@@ -36,18 +39,18 @@ KEPT = "every recipe leaves it"
 def test_bits_rise_in_the_order_of_the_presets(name: str) -> None:
     """A larger preset never makes a smaller file."""
     found = [quantize(name, kind).total_bytes for kind in ORDER]
-    assert all(a < b for a, b in zip(found, found[1:], strict=False))
+    assert all(a < b for a, b in pairwise(found))
 
 
 @settings(max_examples=60)
 @given(name=st.sampled_from(SMALL_MODELS), kind=st.sampled_from([*PRESETS, "int4", "gptq_g64", "fp8", "nf4_dq"]))
 def test_sums(name: str, kind: str) -> None:
     """The total is the sum over tensors, types and roles; bits a weight are its bits over the model's elements."""
-    try:
-        found = quantize(name, kind)
-    except UsageError as error:  # a row that no type can store
-        assert "cannot store rows" in str(error)
+    if (name, kind) in NOT_STORED:
+        with pytest.raises(UsageError, match="cannot store rows"):
+            quantize(name, kind)
         return
+    found = quantize(name, kind)
     assert found.total_bytes == sum(t.bytes for t in found.tensors) == sum(t["bytes"] for t in found.by_type.values())
     assert found.total_bytes == sum(t.bytes for t in merged(found.tensors))
     assert sum(t.count for t in merged(found.tensors)) == sum(t.count for t in found.tensors)

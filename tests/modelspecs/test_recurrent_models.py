@@ -218,11 +218,13 @@ def test_state_format_is_that_of_the_file() -> None:
 
 
 def test_nvfp4_leaves_all_but_the_experts_alone() -> None:
-    """Qwen3.5's NVFP4 files quantize the routed experts: 4 bits and 8 a group of 16, everything else at 16 bits."""
+    """Qwen3.5's NVFP4 files quantize the routed experts: 4 bits, 8 a group of 16 and 32 a matrix; the rest has 16."""
     spec = imported("Qwen3.5-397B-A17B-NVFP4")
     experts = 60 * 512 * 3 * 1024 * 4096
     assert spec.native_format == "nvfp4"
-    assert weight_bytes(spec, "nvfp4") == experts * 4.5 / 8 + 2 * (counts.total_params(spec) - experts)
+    matrices = 60 * 512 * 3
+    rest = 2 * (counts.total_params(spec) - experts)
+    assert weight_bytes(spec, "nvfp4") == experts * 4.5 / 8 + 4 * matrices + rest
     mtp = [t for t in tensors(spec) if t.role == "mtp"]
     assert {tensor_format(t, "nvfp4").name for t in mtp} == {"bf16"}
 

@@ -218,3 +218,19 @@ def test_results_are_kept_by_version(tmp_path) -> None:
     for name, passed in (("3.9.0", 5), ("3.6.0", 4), ("3.9.0", 6)):
         triton_versions.keep(path, name, {"passed": passed})
     assert json.loads(path.read_text()) == {"3.6.0": {"passed": 4}, "3.9.0": {"passed": 6}}
+
+
+def test_calls_with_one_row_share_a_line(tmp_path) -> None:
+    """Figures that differ between the calls stand as least and greatest, equal ones once; architectures in order."""
+    cases = [Case("toy", arch, label, lambda: None) for arch, label in (("sm_90", "a"), ("sm_90", "b"), ("sm_80", "a"))]
+    fast = GOOD | {"registers": 90, "shared": 51_200, "counts": {"tma_load": 2}, "caller": "perfmodel.kernels.toy:toy"}
+    records = {case.name: {"key": "", "rows": [], "launches": [fast]} for case in cases}
+    records["toy/sm_90/b"]["launches"] = [fast | {"registers": 128}, GOOD | {"kernel": "_merge_kernel", "caller": ""}]
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "toy.py").write_text('def toy():\n    """Play.\n\n    More.\n    """\n')
+    text = page.kernel_section(tmp_path, "toy", cases, records)
+    assert "`perfmodel.kernels.toy.toy`: Play.\n" in text
+    old, new, merge = text.strip().splitlines()[-3:]
+    assert old.startswith("| sm_80 | a | 1 | `k` | 8 | 3 | 90 | 0 | 50 | 2 | 25 % | registers | m64n128k16 | 2/0 |")
+    assert new.startswith("| sm_90 | a | 2 | `k` | 8 | 3 | 90–128 | 0 | 50 | 2 |")
+    assert merge.startswith("|  |  |  | `merge` | 8 | 3 | 128 | 0 | 98 |")

@@ -15,6 +15,7 @@ from kernel_cases.case import Case
 
 from kernel_aot import store, work
 from perfmodel.kernels import table
+from perfmodel.kernels.device import SM_COUNT
 
 HEAD = """# Kernels
 
@@ -42,7 +43,10 @@ COLUMNS = """"Registers" are those of a thread, "spill" the bytes of them stored
 memory of a block. "Blocks" are resident on a multiprocessor at once, "occupancy" is the share of its 64 warps that they
 hold, and "limit" what stops a further block. "Warps" are those of the running block: warp specialisation adds to the
 configured ones. "MMA" is the shape of the matrix instructions, "TMA" counts the tile loads and stores in the code.
-Several launches of one call have a row each.
+The first row whose condition holds is taken.
+"Calls" is how many argument types and features were compiled with a row of the launch table: where they differ, the
+least and the greatest figure stand here, and each call's own in `tests/kernels/data/aot`. Each kernel that a call
+launches has a line.
 
 """
 
@@ -132,27 +136,68 @@ def _condition(row: table.Row) -> str:
     return ", ".join(parts) or "otherwise"
 
 
-def _lines(case: Case, record: store.Record) -> Iterator[list[Any]]:
-    taken = [i for kernel, arch, i in record["rows"] if (kernel, arch) == (case.kernel, case.arch)]
-    row = table.rows(case.kernel, case.arch)[taken[0]] if taken else None
-    meta = ", ".join(f"{k} {v}" for k, v in row.config.meta.items()) if row else ""
-    for i, figures in enumerate(record["launches"]):
-        tma = [figures["counts"].get(name, 0) for name in ("tma_load", "tma_store")]
-        first = [case.arch, case.label, _condition(row) if row else "", meta] if i == 0 else [""] * 4
-        spill = max(figures["spill_stores"], figures["spill_loads"])
-        yield [
-            *first, f"`{figures['kernel'].strip('_').removesuffix('_kernel')}`", figures["warps"], figures["stages"],
-            figures["registers"], f"{spill}: {case.why}" if spill else 0, f"{figures['shared'] / 1024:.0f}",
-            figures["blocks_per_sm"], f"{100 * figures['occupancy']:.0f} %", figures["limiter"],
-            " ".join(figures["shapes"]), f"{tma[0]}/{tma[1]}" if any(tma) else "",
-            figures.get("instructions_per_weight", ""),
-        ]  # fmt: skip
+def _span(values: Sequence[float], form: str = "{:g}") -> str:
+    """One value, or the least and the greatest."""
+    low, high = form.format(min(values)), form.format(max(values))
+    return low if low == high else f"{low}–{high}"
+
+
+def _distinct(values: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(value for value in values if value))
+
+
+def _matrix_units(launch: Mapping[str, Any]) -> list[str]:
+    return launch["shapes"] or (["tcgen05"] if launch["counts"].get("tcgen05") else [])
+
+
+def _figures(cases: Sequence[Case], launches: Sequence[dict[str, Any]]) -> list[str]:
+    """The figures of one kernel in the launches of several calls."""
+    spills = [max(launch["spill_stores"], launch["spill_loads"]) for launch in launches]
+    reasons = _distinct([case.why for case in cases]) if any(spills) else ""
+    tma = [(launch["counts"].get("tma_load", 0), launch["counts"].get("tma_store", 0)) for launch in launches]
+    costs = [launch["instructions_per_weight"] for launch in launches if "instructions_per_weight" in launch]
+    return [
+        f"`{launches[0]['kernel'].strip('_').removesuffix('_kernel')}`",
+        *(_span([launch[name] for launch in launches]) for name in ("warps", "stages", "registers")),
+        _span(spills) + (f": {reasons}" if reasons else ""),
+        _span([launch["shared"] / 1024 for launch in launches], "{:.0f}"),
+        _span([launch["blocks_per_sm"] for launch in launches]),
+        _span([100 * launch["occupancy"] for launch in launches], "{:.0f}") + " %",
+        _distinct([launch["limiter"] for launch in launches]),
+        _distinct([shape for launch in launches for shape in _matrix_units(launch)]),
+        "" if not any(map(any, tma)) else "/".join(_span(counts) for counts in zip(*tma, strict=True)),
+        _span(costs) if costs else "",
+    ]
 
 
 LINE_HEAD = (
-    "arch", "case", "when", "meta", "launch", "warps", "stages", "registers", "spill", "shared", "blocks", "occupancy",
+    "arch", "when", "meta", "calls", "launch", "warps", "stages", "registers", "spill", "shared", "blocks", "occupancy",
     "limit", "MMA", "TMA", "instr./weight",
 )  # fmt: skip
+
+
+def _row_of(case: Case, record: store.Record) -> int | None:
+    """The row of the case's own table that it takes."""
+    return next((i for kernel, arch, i in record["rows"] if (kernel, arch) == (case.kernel, case.arch)), None)
+
+
+def _lines(cases: Sequence[Case], records: Mapping[str, store.Record]) -> Iterator[list[str]]:
+    """A line for each row of the table and each kernel that calls with it launch."""
+    groups: dict[tuple[str, int], list[Case]] = {}
+    for case in cases:
+        row = _row_of(case, records[case.name])
+        groups.setdefault((case.arch, -1 if row is None else row), []).append(case)
+    order = list(SM_COUNT)
+    for (arch, position), members in sorted(groups.items(), key=lambda group: (order.index(group[0][0]), group[0][1])):
+        row = table.rows(members[0].kernel, arch)[position] if position >= 0 else None
+        meta = ", ".join(f"{name} {value}" for name, value in row.config.meta.items()) if row else ""
+        first = [arch, _condition(row) if row else members[0].label, meta, str(len(members))]
+        launches: dict[str, list[dict[str, Any]]] = {}
+        for case in members:
+            for launch in records[case.name]["launches"]:
+                launches.setdefault(launch["kernel"], []).append(launch)
+        for i, found in enumerate(launches.values()):
+            yield [*(first if i == 0 else [""] * len(first)), *_figures(members, found)]
 
 
 def kernel_section(root: Path, name: str, cases: Sequence[Case], records: Mapping[str, store.Record]) -> str:
@@ -161,7 +206,7 @@ def kernel_section(root: Path, name: str, cases: Sequence[Case], records: Mappin
     why = json.loads(path.read_text(encoding="utf-8"))["why"] if path.exists() else ""
     callers = [launch["caller"] for case in cases for launch in records[case.name]["launches"] if launch["caller"]]
     paragraphs = [*(first_paragraph(root, caller) for caller in dict.fromkeys(callers)), why]
-    lines = [line for case in cases for line in _lines(case, records[case.name])]
+    lines = list(_lines(cases, records))
     used = [i for i, _ in enumerate(LINE_HEAD) if any(line[i] != "" for line in lines)]
     rows = [[line[i] for i in used] for line in lines]
     text = "".join(f"{paragraph}\n\n" for paragraph in paragraphs if paragraph)

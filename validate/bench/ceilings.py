@@ -124,7 +124,7 @@ def best(found: Sequence[Ceiling]) -> Ceiling:
 def memory_items(points: Sequence[Stream], caches: Mapping[str, float], where: str) -> dict[str, Ceiling]:
     """Ceilings of the memory hierarchy from a sweep.
 
-    ``memory`` is the highest bandwidth of a size past the last cache, over copy, read and triad; ``t0`` the least time
+    ``memory`` is the highest bandwidth of a size past the last cache, over copy, read and triad; ``t0`` the median time
     at no bytes of their lines; each cache's is that of its best size.
 
     Parameters
@@ -137,8 +137,9 @@ def memory_items(points: Sequence[Stream], caches: Mapping[str, float], where: s
     far = [p for p in points if p.held >= 2 * last] or [max(points, key=lambda p: p.held)]
     top = max(far, key=lambda p: p.best)
     found = {"memory": Ceiling(top.best, "B/s", _memory_method(top, lines, where))}
-    start = min((found_line.start for found_line in lines.values()), default=0.0)
-    found["t0"] = Ceiling(start, "s", f"measured here: least t0 of the lines t0 + bytes / bandwidth past caches, {where}")
+    start = statistics.median(found_line.start for found_line in lines.values())
+    text = f"measured here: median t0 of the lines t0 + bytes / bandwidth past the caches, {where}"
+    found["t0"] = Ceiling(start, "s", text)
     for name, p in steps(points, caches).items():
         text = f"measured here: {STREAMS[p.op]} of {p.held / 2**20:.3g} MiB held in it, {where}"
         found[name] = Ceiling(p.best, "B/s", text)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -63,11 +65,36 @@ def _siblings(cpu: int) -> str:
         return str(cpu)
 
 
+def idle_first(cpus: Sequence[int], seconds: float = 0.1) -> list[int]:
+    """Processors by how idle they are now, the idlest first, as far as the system tells."""
+    first = _idle()
+    if not first:
+        return list(cpus)
+    time.sleep(seconds)
+    later = _idle()
+    return sorted(cpus, key=lambda cpu: first.get(cpu, 0.0) - later.get(cpu, 0.0))
+
+
+def _idle(path: Path = Path("/proc/stat")) -> dict[int, float]:
+    """Time that each processor was idle since the system started, in ticks."""
+    try:
+        rows = [line.split() for line in path.read_text().splitlines() if re.match(r"cpu\d", line)]
+    except OSError:
+        return {}
+    return {int(row[0][3:]): float(row[4]) + float(row[5]) for row in rows}
+
+
 @contextmanager
-def pinned() -> Iterator[list[int]]:
-    """Run on one logical processor a core, with as many torch threads, and give everything back afterwards."""
+def pinned(cpus: Sequence[int] | None = None) -> Iterator[list[int]]:
+    """Run on one logical processor a core, with as many torch threads, and give everything back afterwards.
+
+    Parameters
+    ----------
+    cpus : sequence of int, optional
+        Which, instead of all of ``processors``.
+    """
     torch = import_torch()
-    chosen, threads = processors(), torch.get_num_threads()
+    chosen, threads = list(cpus or processors()), torch.get_num_threads()
     before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     try:
         if before is not None:
@@ -110,17 +137,22 @@ def _git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def describe(device: str) -> dict[str, Any]:
-    """What is fixed for a run: hardware, versions and revision. The same machine in the same state says the same."""
+def describe(device: str, threads: int = 0) -> dict[str, Any]:
+    """What is fixed for a run: hardware, versions and revision. The same machine in the same state says the same.
+
+    Parameters
+    ----------
+    threads : int
+        That a processor is measured with.
+    """
     common: dict[str, Any] = {"versions": versions(), "revision": revision()}
     if device == "cuda":
         return {**common, **_gpu()}
-    from perfmodel.hwspecs.detect import cpu
+    from perfmodel.hwspecs.processor import machine
 
-    spec = cpu()
     return {
-        **common, "device": spec.title, "kind": "cpu", "processors": processors(),
-        "memory_bytes": psutil.virtual_memory().total,
+        **common, "device": f"{machine()}, {threads} thread{'s' * (threads != 1)}", "kind": "cpu", "threads": threads,
+        "processors": processors(), "memory_bytes": psutil.virtual_memory().total,
     }  # fmt: skip
 
 

@@ -82,7 +82,11 @@ def gptq(
         errors = torch.empty(w.shape[0], stop - start, dtype=w.dtype)
         for i in range(start, stop):
             if i % size == 0:
-                found = fixed or find_scales(work[:, i : i + size], Grid(grid.bits, grid.symmetric, 0))
+                part = work[:, i : i + size]
+                if i + size > stop:  # columns of later blocks have not met this block's errors yet
+                    part = part.clone()
+                    part[:, stop - i :] -= errors[:, : i - start] @ upper[start:i, stop : i + size]
+                found = fixed or find_scales(part, Grid(grid.bits, grid.symmetric, 0))
                 scale[:, i // size], zero[:, i // size] = found.scale[:, 0], found.zero[:, 0]
             s, z, column = scale[:, i // size], zero[:, i // size], work[:, i]
             integers[:, i] = torch.clamp(torch.round(column / s) + z, grid.low, grid.high)

@@ -19,10 +19,15 @@ FORMS = ("table", "json", "csv", "md")
 @click.command(name="quantize")
 @click.argument("model", required=False)
 @click.option(
-    "--format", "formats", multiple=True, metavar="F",
+    "--format",
+    "formats",
+    multiple=True,
+    metavar="F",
     help="Storage format or preset of llama.cpp, and (a second --format) table, json, csv or md for the output.",
 )
-@click.option("--keep", multiple=True, metavar="ROLE", help="Matrices left at 16 bits, such as o_proj (weight formats).")
+@click.option(
+    "--keep", multiple=True, metavar="ROLE", help="Matrices left at 16 bits, such as o_proj (weight formats)."
+)
 @click.option("--keep-first", type=int, default=0, help="First layers left at 16 bits.")
 @click.option("--keep-last", type=int, default=0, help="Last layers left at 16 bits.")
 @click.option("--imatrix/--no-imatrix", "matrix", default=None, help="Whether llama.cpp has an importance matrix.")
@@ -110,5 +115,9 @@ def sizes_text(found: Quantized, form: str, every: bool = False) -> str:
         "bits": found.bits_per_weight, "_total": True,
     })  # fmt: skip
     parts = ", ".join(f"{name} {sums['bytes'] / found.total_bytes:.1%}" for name, sums in found.by_type.items())
-    notes = [f"by type: {parts}" if found.total_bytes else "", *found.notes, f"source: {found.source}" if found.source else ""]
+    notes = [
+        f"by type: {parts}" if found.total_bytes else "",
+        *found.notes,
+        f"source: {found.source}" if found.source else "",
+    ]
     return render(rows, columns, form, found.sentence, [note for note in notes if note])

@@ -45,7 +45,7 @@ def run_options() -> Callable[[F], F]:
 
 def given(options: Mapping[str, Any]) -> bool:
     """Whether a question of this module was asked."""
-    return any(options.get(name) for name in ("compare", "budget", "weights"))
+    return any(options.get(name) for name in ("compare", "budget", "weights", "activations"))
 
 
 def run(model: str | None, formats: Sequence[str], options: Mapping[str, Any], form: str) -> str:

