@@ -87,8 +87,8 @@ def match(name: str, total: float, driver: str) -> Gpu:
         start = f"copy the nearest ({', '.join(near)})" if near else "copy a built-in"
         raise NoGpu(
             f"found the GPU '{printable(name, limit=80)}' with {gib(total)}, which is not built in: {start} from "
-            f"perfmodel/hwspecs/data/gpus to a file of your own, change its numbers and use --gpu FILE.yaml; or measure "
-            f"it: perfmodel validate"
+            f"perfmodel/hwspecs/data/gpus to a file of your own, change its numbers and use --gpu FILE.yaml; or "
+            f"measure it: perfmodel validate"
         )
     usable = Quantity(
         value=total,
@@ -105,7 +105,7 @@ def _text(raw: Any) -> str:
 
 
 def cpu() -> Gpu:
-    """The spec of this machine's processor: as `perfmodel validate` measured it last, else as ``detected_cpu`` has it."""
+    """The spec of this machine's processor: as `perfmodel validate` measured it last, else ``detected_cpu``."""
     measured = kept.of_machine(processor.machine())
     if measured is None:
         return detected_cpu()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from perfmodel.base.userdata import data_folder
@@ -21,7 +20,8 @@ def kept_fits(device: Gpu, engine: str = "") -> tuple[Fit, ...]:
     Parameters
     ----------
     device : Gpu
-        A spec that was detected here or measured: it names its ``machine``. Another has none.
+        A spec that was detected here or measured: it names its ``machine``. Another has none. A fit belongs to one spec
+        (a processor by so many threads, a GPU by its datasheet), since its shares are of that spec's rates.
     engine : str
         ``""`` for all.
 
@@ -37,6 +37,5 @@ def kept_fits(device: Gpu, engine: str = "") -> tuple[Fit, ...]:
     except OSError:
         return ()
     found = (read_fit(path) for path in paths)
-    return tuple(
-        replace(fit, gpu=device.name) for fit in found if fit.machine == device.machine and engine in ("", fit.engine)
-    )
+    mine = (fit for fit in found if (fit.machine, fit.gpu) == (device.machine, device.name))
+    return tuple(fit for fit in mine if engine in ("", fit.engine))

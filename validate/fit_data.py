@@ -25,10 +25,17 @@ Array = NDArray[np.float64]
 
 #: Names in the tables -> ours.
 GPUS = {"a100_sxm": "a100-sxm", "h100_sxm": "h100-sxm", "h200_sxm": "h200", "b200_sxm": "b200"}
-MATH = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4"}
-#: Bytes an element with block scales (nvfp4: an 8-bit scale for 16 elements).
-WIDTH = {"bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}
-SHORT = {"bfloat16": "bf16", "float16": "fp16"}
+MATH = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "float32": "fp32",
+        "int8": "int8", "w4a16": "bf16"}  # fmt: skip
+#: Bytes an element with block scales (nvfp4: an 8-bit scale for 16 elements; w4a16: a 16-bit scale for 128 weights).
+WIDTH = {"bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "float32": 4.0, "int8": 1.0,
+         "w4a16": 0.515625}  # fmt: skip
+SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+#: Bytes of an activation element, where it is not that of a weight; and of a result's, where it is not 2.
+ACTIVATION = {"w4a16": 2.0}
+RESULT = {"float32": 4.0}
+#: Whose kernels take no tiles or splits that the forms know: their times are fitted by the simple form.
+PLAIN_ENGINES = ("torch-cpu",)
 TABLES = {
     "gemm": "gemm.csv", "prefill": "context_attention.csv", "decode": "generation_attention.csv",
     "mla": "mla_kernel.csv", "experts": "moe.csv", "collective": "nccl.csv",
@@ -120,11 +127,16 @@ def _cell(rows: pd.DataFrame, kind: str, key: tuple[str, ...]) -> Cell:
     topology = Topology(bandwidth={"scale_up": device.link})
     terms = Rates(gpu, topology).terms(cost)
     zero = np.zeros(len(rows))
+    compute = terms.get("matrix", 0.0)
+    if gpu.kind == "cpu":  # its cores do the rest of an operator with the same units
+        compute = np.maximum(compute, np.maximum(terms.get("vector", 0.0), terms.get("exp", 0.0)))
     simple = {
-        "compute": np.maximum(zero, terms.get("matrix", 0.0)),
+        "compute": np.maximum(zero, compute),
         "stream": np.maximum(zero, np.maximum(terms.get("hbm", 0.0), terms.get("scale_up", 0.0))),
     }
     bound = zero + Rates(gpu, topology).bound(cost)
+    if key[1].lower() in PLAIN_ENGINES:
+        shape = {**shape, **simple}
     if kind == "mla":
         kind = f"mla_{key[2]}"
     fmt = SHORT.get(key[-1], key[-1])
@@ -142,17 +154,18 @@ def _columns(rows: pd.DataFrame, *names: str) -> list[Array]:
 
 def _gemm(rows: pd.DataFrame, key: tuple[str, ...]) -> tuple[dict[str, Any], Cost, Array]:
     m, n, k = _columns(rows, "m", "n", "k")
-    width = WIDTH[key[0]]
+    width, act = WIDTH[key[0]], ACTIVATION.get(key[0], WIDTH[key[0]])
+    wide = 4.0 if key[0] == "int8" and rows["framework"].iloc[0].lower() == "torch-cpu" else RESULT.get(key[0], 2.0)
     shape = {
         "m": m,
         "n": n,
         "k": k,
         "weight_bytes": n * k * width,
-        "act_bytes": width,
-        "out_bytes": 2.0,
+        "act_bytes": act,
+        "out_bytes": wide,
         "math": MATH[key[0]],
     }
-    cost = ops.gemm(m, n, k, n * k * width, width, 2.0, MATH[key[0]])
+    cost = ops.gemm(m, n, k, n * k * width, act, wide, MATH[key[0]])
     return shape, cost, np.stack([n, k], 1)
 
 
@@ -166,7 +179,8 @@ def _prefill(rows: pd.DataFrame, key: tuple[str, ...]) -> tuple[dict[str, Any], 
 def _decode(rows: pd.DataFrame, key: tuple[str, ...]) -> tuple[dict[str, Any], Cost, Array]:
     b, n, h, kv, d = _columns(rows, "batch_size", "context_len", "num_heads", "num_key_value_heads", "head_dim")
     shape = {"batch": b, "kv": n, "heads": h, "kv_heads": kv, "dim": d, "kv_bytes": WIDTH[key[0]], "math": MATH[key[0]]}
-    return shape, attention.gqa(b, h, kv, d, d, 1.0, n, WIDTH[key[0]], 2.0, MATH[key[0]]), np.stack([h, kv, d], 1)
+    act = max(2.0, WIDTH[key[0]])
+    return shape, attention.gqa(b, h, kv, d, d, 1.0, n, WIDTH[key[0]], act, MATH[key[0]]), np.stack([h, kv, d], 1)
 
 
 def _mla(rows: pd.DataFrame, key: tuple[str, ...]) -> tuple[dict[str, Any], Cost, Array]:

@@ -80,7 +80,7 @@ def predict(cell: Cell, efficiency: Efficiency | None = None) -> Prediction:
     efficiency : Efficiency, optional
         By default the shipped one of the cell's GPU and engine.
     """
-    found = efficiency or _shipped(cell.gpu, cell.engine)
+    found = efficiency or (_shipped if cell.engine in ENGINES else _nearest)(cell.gpu, cell.engine)
     kernel = found.kernel(cell.kind, formats(cell))
     physics, correction = _times(kernel, cell)
     predicted = np.maximum(physics * correction, cell.bound)
@@ -97,8 +97,13 @@ def predict(cell: Cell, efficiency: Efficiency | None = None) -> Prediction:
 
 @functools.cache
 def _shipped(gpu: str, engine: str) -> Efficiency:
-    """The shipped efficiencies; an engine without any is answered by the others, with their interval widened."""
-    return load(gpu, engine) if engine in ENGINES else replace(load(gpu), engine=engine, _cache={})
+    """The shipped efficiencies."""
+    return load(gpu, engine)
+
+
+def _nearest(gpu: str, engine: str) -> Efficiency:
+    """Those of another engine: of this machine's own fit, else of shipped ones, with their interval widened."""
+    return replace(load(gpu), engine=engine, _cache={})
 
 
 def _times(kernel: Kernel, cell: Cell) -> tuple[Array, Array]:

@@ -34,11 +34,14 @@ TUNED = ("experts",)
 #: Kind -> what has kernels of its own for each value, and has to be the same.
 SAME = {"prefill": ("dim", "kv_bytes"), "decode": ("dim",), "experts": ("gate",)}
 #: Bytes an element of the formats in tables, block scales included, and how far a layer's may be off (scales, biases).
-WIDTHS = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625}
+WIDTHS = {
+    "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "fp32": 4.0, "int8": 1.0,
+}  # fmt: skip
 TOLERANCE = 0.03
 #: Number format of the arithmetic -> formats of tables that are the same kernels.
 TABLES = {
-    "bf16": ("bf16",), "fp16": ("fp16",), "fp8": ("fp8_block", "fp8"), "fp4": ("nvfp4",),
+    "bf16": ("bf16",), "fp16": ("fp16",), "fp8": ("fp8_block", "fp8"), "fp4": ("nvfp4",), "fp32": ("fp32",),
+    "int8": ("int8",),
 }  # fmt: skip
 
 
@@ -125,4 +128,4 @@ def _attention(asked: Ask, i: Mapping[str, Any]) -> Look | None:
 
 
 def _cache(width: float) -> tuple[str, ...]:
-    return {2.0: ("bf16",), 1.0: ("fp8",)}.get(width, ())
+    return {4.0: ("fp32",), 2.0: ("bf16",), 1.0: ("fp8",)}.get(width, ())

@@ -148,8 +148,8 @@ def memory_items(points: Sequence[Stream], caches: Mapping[str, float], where: s
 
 def _memory_method(top: Stream, lines: Mapping[str, Line], where: str) -> str:
     fits = "; ".join(
-        f"{op}: {engineering(found.start, 's')} + bytes / {engineering(found.bandwidth, 'B/s')} within {found.error:.0%}"
-        for op, found in lines.items()
+        f"{op}: {engineering(one.start, 's')} + bytes / {engineering(one.bandwidth, 'B/s')} within {one.error:.0%}"
+        for op, one in lines.items()
     )
-    size = f"{top.held / 2**20:.4g} MiB"
-    return f"measured here: {STREAMS[top.op]} over buffers of {size}, {where}, bytes as STREAM counts them; lines: {fits}"
+    what = f"{STREAMS[top.op]} over buffers of {top.held / 2**20:.4g} MiB, {where}, bytes as STREAM counts them"
+    return f"measured here: {what}; lines: {fits}"

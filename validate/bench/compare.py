@@ -19,7 +19,7 @@ from perfmodel.validate.bench.store import Result
 #: default column is. The latter assumes what share of a ceiling a kernel reaches: it is out when something is broken.
 TOLERANCES: Mapping[str, Mapping[str, float]] = {
     FITTED: {"gemm": 0.25, "prefill": 0.3, "decode": 0.4, "experts": 0.35, "": 0.35},
-    CEILINGS: {"gemm": 0.75, "prefill": 4.0, "decode": 4.0, "experts": 1.0, "": 2.0},
+    CEILINGS: {"gemm": 0.5, "experts": 0.75, "": 1.5},
 }
 #: Sets of shapes: those that are fitted, and those that the fit is judged on.
 FIT_SET, FRESH = "fit", "fresh"
@@ -231,7 +231,8 @@ def families(compared: Iterable[Compared], tolerance: Mapping[str, float] | None
     by: dict[str, list[Compared]] = {}
     for one in listed:
         by.setdefault(one.family, []).append(one)
-    return [_family(name, some, tolerance or {}) for name, some in [*by.items(), *([("all", listed)] if listed else [])]]
+    every = [("all", listed)] if listed else []
+    return [_family(name, some, tolerance or {}) for name, some in (*by.items(), *every)]
 
 
 def _family(name: str, some: Sequence[Compared], tolerance: Mapping[str, float]) -> Family:

@@ -75,7 +75,8 @@ def passing(op: Op, columns: int | None = None) -> Case:
 
     touched = (float(i["reads"]) + float(i["writes"])) * float(elements) * WIDTH[fmt]
     least = 2e-2 if fmt == "bf16" else 2e-5
-    return Case(title(op, fmt), op, ENGINE, f"torch {base}", fmt, make, chosen.run, reference, touched, least)
+    name = f"{title(op, fmt)} columns={wide}"
+    return Case(name, op, ENGINE, f"torch {base}", fmt, make, chosen.run, reference, touched, least)
 
 
 def _norm(inputs: Inputs) -> Tensor:

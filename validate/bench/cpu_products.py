@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from perfmodel.roofline.op import Op
@@ -35,7 +36,8 @@ def gemm(op: Op) -> Case:
 
     touched = (m * k + n * k) * WIDTH[fmt] + m * n * out.itemsize
     source = "torch._int_mm" if fmt == "int8" else "torch.mm"
-    return Case(title(op, fmt), op, ENGINE, source, fmt, make, run, product_reference, touched)
+    exact = 1e-12 if fmt == "int8" else 0.0  # sums of whole numbers
+    return Case(title(op, fmt), op, ENGINE, source, fmt, make, run, product_reference, touched, exact)
 
 
 def product_reference(inputs: Inputs, result: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,5 +110,5 @@ def grouped(op: Op) -> Case:
 def _one_by_one(x: Tensor, w: Tensor, ends: Tensor) -> Tensor:
     torch = import_torch()
     bounds = [0, *ends.tolist()]
-    parts = [x[a:b] @ w[e].t() for e, (a, b) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)) if b > a]
+    parts = [x[a:b] @ w[e].t() for e, (a, b) in enumerate(itertools.pairwise(bounds)) if b > a]
     return torch.cat(parts)

@@ -189,7 +189,7 @@ def fit_device(
     kernels, lines, skipped = [], [], []
     for cell in cells(results, spec):
         if len(cell.measured) < LEAST_ROWS:
-            skipped.append(f"{cell.kind} {cell.fmt}: {len(cell.measured)} rows; at least {LEAST_ROWS} are needed".strip())
+            skipped.append(f"{cell.kind} {cell.fmt}: {len(cell.measured)} rows, at least {LEAST_ROWS} are needed")
             continue
         record, line = _record(cell, fit_cell(cell, launch), left_out(cell, launch), version)
         kernels.append(record)

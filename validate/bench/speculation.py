@@ -5,13 +5,16 @@ the accepted prefix and draws the corrected or bonus token. What is counted is c
 
 - tokens a round with ``1 + sum_i prod_(j<=i) alpha_j``, where ``alpha`` is ``1 - TVD`` of the two distributions at each
   position of each round (known before any token is accepted or rejected);
-- the speedup with ``tau / (gamma c + v)`` from the times of the three kinds of pass, each measured by itself.
+- the speedup, from the time of a whole round, with ``tau / (gamma c + v)`` from the times of the three kinds of pass,
+  each measured by itself.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +25,10 @@ from perfmodel.validate.bench.transformer import Cache, Transformer
 
 #: Of the text that a run starts with.
 PROMPT = 16
+#: Turns in which each kind of pass is timed, and how many of them warm up.
+TURNS, WARM = 45, 5
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -51,7 +58,7 @@ class Outcome:
     draft_cost, verify_cost : float
         ``c`` and ``v`` as timed.
     speedup, speedup_expected : float
-        Measured end to end, and from tau, c and v.
+        Tokens a round over the time of whole rounds in plain steps; and from tau, c and v.
     plain_seconds : float
         A plain step. [s]
     """
@@ -88,10 +95,12 @@ class Decoder:
     model : Transformer
     draft_layers : int
     seed : int
+    kernel : bool
+        Verify with our kernel, ``kernels.speculative.chain.verify_chain``, instead of torch.
     """
 
-    def __init__(self, model: Transformer, draft_layers: int, seed: int = 0) -> None:
-        self.model, self.draft_layers = model, draft_layers
+    def __init__(self, model: Transformer, draft_layers: int, seed: int = 0, kernel: bool = False) -> None:
+        self.model, self.draft_layers, self.kernel = model, draft_layers, kernel
         self.random = torch.Generator(device=model.device).manual_seed(seed)
         self.prompt = torch.arange(PROMPT, device=model.device) % model.sizes.vocab
         self.restart()
@@ -118,6 +127,12 @@ class Decoder:
         p = self.distribution(self.text[-1:], self.cache)[0]
         self.text.append(int(pick(p, self.random)))
 
+    def catch_up(self) -> None:
+        """Let the drafter see the text but for its last token."""
+        length = self.draft_cache.length = min(self.draft_cache.length, len(self.text) - 1)
+        if length < len(self.text) - 1:
+            self.distribution(self.text[length:-1], self.draft_cache, self.draft_layers)
+
     def propose(self, gamma: int) -> tuple[list[int], torch.Tensor]:
         """Drafted tokens and the drafter's distributions, (gamma, vocab); catches up with the text first."""
         new = self.text[self.draft_cache.length :]
@@ -132,16 +147,17 @@ class Decoder:
 
     def round(self, gamma: int, seen: Seen | None = None) -> int:
         """One round; returns the tokens that it yielded."""
-        drafted, q = self.propose(gamma)
+        return self.conclude(*self.propose(gamma), seen)
+
+    def conclude(self, drafted: list[int], q: torch.Tensor, seen: Seen | None = None) -> int:
+        """Verify what was drafted, keep what is accepted and the token after it; returns how many that are."""
+        gamma = len(drafted)
         p = self.distribution([self.text[-1], *drafted], self.cache)
         tokens = torch.tensor(drafted, device=self.model.device)
-        index = torch.arange(gamma, device=self.model.device)
-        chances = p[index, tokens] / q[index, tokens]
         uniforms = torch.rand(gamma, generator=self.random, device=self.model.device)
-        accepted = int((uniforms < chances).long().cumprod(0).sum())
-        rest = p[accepted] if accepted == gamma else (p[accepted] - q[accepted]).clamp(min=0)
-        last = int(pick(rest if float(rest.sum()) > 0 else p[accepted], self.random))
+        accepted, last = (self._by_kernel if self.kernel else self._by_torch)(p, q, tokens, uniforms)
         if seen is not None:
+            chances = _chances(p, q, tokens)
             alphas = torch.minimum(p[:gamma], q).sum(dim=-1).double().clamp(max=1)
             seen.alphas.append(alphas.tolist())
             seen.tokens.append(accepted + 1)
@@ -152,6 +168,35 @@ class Decoder:
         self.draft_cache.length = min(self.draft_cache.length, len(self.text) - 1)
         return accepted + 1
 
+    def _by_torch(
+        self, p: torch.Tensor, q: torch.Tensor, tokens: torch.Tensor, uniforms: torch.Tensor
+    ) -> tuple[int, int]:
+        """How many drafts are accepted, and the token after them."""
+        accepted = int((uniforms < _chances(p, q, tokens)).long().cumprod(0).sum())
+        rest = p[accepted] if accepted == len(tokens) else (p[accepted] - q[accepted]).clamp(min=0)
+        return accepted, int(pick(rest if float(rest.sum()) > 0 else p[accepted], self.random))
+
+    def _by_kernel(
+        self, p: torch.Tensor, q: torch.Tensor, tokens: torch.Tensor, uniforms: torch.Tensor
+    ) -> tuple[int, int]:
+        """The same in one call of our kernel, for one request at temperature 1."""
+        from perfmodel.kernels.speculative.chain import verify_chain
+
+        one, device = torch.ones(1, device=self.model.device), self.model.device
+        sample = torch.rand(1, generator=self.random, device=device)
+        length = torch.full((1,), len(tokens), dtype=torch.int32, device=device)
+        found, accepted = verify_chain(
+            p.log()[None], q.log()[None], tokens.to(torch.int32)[None], length, uniforms[None], sample, one
+        )
+        count = int(accepted)
+        return count, int(found[0, count])
+
+
+def _chances(p: torch.Tensor, q: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Chance of each drafted token to be accepted, where above 1 stands for 1."""
+    index = torch.arange(len(tokens), device=tokens.device)
+    return p[index, tokens] / q[index, tokens]
+
 
 def _reached(chances: torch.Tensor) -> torch.Tensor:
     """Chance that each position is accepted with all before it."""
@@ -159,37 +204,29 @@ def _reached(chances: torch.Tensor) -> torch.Tensor:
 
 
 def run(
-    model: Transformer, draft_layers: int, gamma: int, *, rounds: int = 300, seconds: float = 20.0, seed: int = 0
+    model: Transformer, draft_layers: int, gamma: int, *, rounds: int = 300, seconds: float = 20.0, seed: int = 0,
+    kernel: bool = False,
 ) -> Outcome:  # fmt: skip
     """Measure speculative decoding of one sequence after another until so many rounds, or the time, are spent.
 
     The tokens expected of a round are conditional on what was drafted: ``1 + sum of prod min(1, p/q)``, so the
     difference to what was accepted has mean 0 whatever the text.
     """
-    decoder, seen = Decoder(model, draft_layers, seed), Seen()
-    end, spent, yielded = time.perf_counter() + seconds, 0.0, 0
-    while len(seen.tokens) < rounds and time.perf_counter() < end:
+    decoder, seen = Decoder(model, draft_layers, seed, kernel), Seen()
+    end = time.perf_counter() + seconds
+    while not seen.tokens or (len(seen.tokens) < rounds and time.perf_counter() < end):
         if decoder.room < gamma + 2:
             decoder.restart()
         decoder.round(gamma, seen)
-    decoder.restart()
-    for _ in range(min(len(seen.tokens), 100)):
-        if decoder.room < gamma + 2:
-            decoder.restart()
-        start = time.perf_counter()
-        yielded += decoder.round(gamma)
-        _settle(model)
-        spent += time.perf_counter() - start
-    plain, draft, verify = _passes(model, draft_layers, gamma, seed)
+    took = _passes(model, draft_layers, gamma, seed, kernel)
     tokens, expected = np.array(seen.tokens, dtype=float), np.array(seen.expected)
     alphas: NDArray[np.float64] = np.array(seen.alphas)
     tau = float(tokens.mean())
     error = float((tokens - expected).std(ddof=1) / np.sqrt(len(tokens))) if len(tokens) > 1 else 0.0
-    alpha = float(alphas[:, 0].mean())
+    alpha, c, v = float(alphas[:, 0].mean()), took.draft / took.plain, took.verify / took.plain
     return Outcome(
-        gamma, len(tokens), tau, error, float(expected.mean()), alpha, float(expected_tokens(alpha, gamma)),
-        draft / plain, verify / plain, plain * yielded / spent,
-        float(speedup(0.0, gamma, draft / plain, verify / plain)) * yielded / min(len(seen.tokens), 100), plain,
+        gamma, len(tokens), tau, error, float(expected.mean()), alpha, float(expected_tokens(alpha, gamma)), c, v,
+        tau * took.plain / took.whole, tau * float(speedup(0.0, gamma, c, v)), took.plain,
     )  # fmt: skip
 
 
@@ -198,28 +235,45 @@ def _settle(model: Transformer) -> None:
         torch.cuda.synchronize()
 
 
-def _passes(model: Transformer, draft_layers: int, gamma: int, seed: int) -> tuple[float, float, float]:
-    """Seconds of a plain step, of a draft step, and of a verification with its acceptance: medians, taken in turns."""
-    decoder = Decoder(model, draft_layers, seed)
-    found: list[list[float]] = [[], [], []]
-    for _ in range(40):
+@dataclass(frozen=True)
+class Passes:
+    """Median times of a plain step, a draft step, a verification with its acceptance, and a whole round. [s]"""
+
+    plain: float
+    draft: float
+    verify: float
+    whole: float
+
+
+def _passes(model: Transformer, draft_layers: int, gamma: int, seed: int, kernel: bool) -> Passes:
+    """Each kind of pass by itself, taken in turns, so that a drift of the machine meets all of them."""
+    decoder, found = Decoder(model, draft_layers, seed, kernel), Found()
+    for _ in range(TURNS):
         if decoder.room < 3 * gamma + 8:
             decoder.restart()
+        found.time("plain", model, decoder.plain_step)
+        decoder.catch_up()
+        drafted, q = found.time("draft", model, lambda: decoder.propose(gamma))
+        found.time("verify", model, lambda drafted=drafted, q=q: decoder.conclude(drafted, q))
+        found.time("whole", model, lambda: decoder.round(gamma))
+    plain, draft, verify, whole = (found.median(name) for name in ("plain", "draft", "verify", "whole"))
+    return Passes(plain, draft / gamma, verify, whole)
+
+
+class Found:
+    """Times by kind of pass; the first ones of each warm up."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, list[float]] = {}
+
+    def time(self, name: str, model: Transformer, call: Callable[[], T]) -> T:
+        """Time a call until the device is done with it, and pass its result on."""
         start = time.perf_counter()
-        decoder.plain_step()
+        result = call()
         _settle(model)
-        found[0].append(time.perf_counter() - start)
-        decoder.draft_cache.length = min(decoder.draft_cache.length, len(decoder.text) - 1)
-        decoder.distribution(decoder.text[decoder.draft_cache.length :], decoder.draft_cache, draft_layers)
-        decoder.draft_cache.length = len(decoder.text) - 1
-        start = time.perf_counter()
-        decoder.propose(gamma)
-        _settle(model)
-        found[1].append((time.perf_counter() - start) / gamma)
-        decoder.draft_cache.length = len(decoder.text) - 1
-        start = time.perf_counter()
-        decoder.round(gamma)
-        _settle(model)
-        found[2].append(time.perf_counter() - start - found[1][-1] * gamma)
-    plain, draft, verify = (float(np.median(times[5:])) for times in found)
-    return plain, draft, max(verify, 1e-9)
+        self.times.setdefault(name, []).append(time.perf_counter() - start)
+        return result
+
+    def median(self, name: str) -> float:
+        """Median but for the warm-up. [s]"""
+        return float(np.median(self.times[name][WARM:]))

@@ -1,0 +1,258 @@
+"""`perfmodel validate` from end to end: ceilings, cases, comparison, fit; what came of it as one report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from perfmodel.hwspecs.schema import Gpu
+from perfmodel.validate.bench import keep, machine, predict
+from perfmodel.validate.bench.ceilings import Ceilings
+from perfmodel.validate.bench.compare import FIT_SET, FRESH, Compared, Family, compare, families
+from perfmodel.validate.bench.fit import DeviceFit, fit_device
+from perfmodel.validate.bench.model_suite import StepResult, compare_steps, ready, wanted
+from perfmodel.validate.bench.predict import Column
+from perfmodel.validate.bench.session import Say, Session, measure_all, session, take_ceilings
+from perfmodel.validate.bench.suites import BUDGETS, Wanted, suite
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked.
+
+    Attributes
+    ----------
+    device : str
+        ``cpu`` or ``cuda``.
+    suite : str
+        ``quick`` or ``full``.
+    model : str, optional
+        Measure the shapes of this model's steps instead of a suite.
+    batch, length : int
+        Of the model's steps.
+    ceilings, calibrate, resume : bool
+        Ceilings alone; fit the device; go on with an interrupted run.
+    budget : float, optional
+        For the cases. [s]
+    threads : int, optional
+    tolerance : Mapping
+        Family -> largest median error.
+    """
+
+    device: str
+    suite: str = "quick"
+    model: str | None = None
+    batch: int = 1
+    length: int = 512
+    ceilings: bool = False
+    calibrate: bool = False
+    resume: bool = False
+    budget: float | None = None
+    threads: int | None = None
+    tolerance: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """By which an interrupted run is found again."""
+        what = f"model {self.model}, batch {self.batch}, {self.length} tokens" if self.model else self.suite
+        what = "ceilings" if self.ceilings else what
+        return what + (", calibrate" if self.calibrate else "")
+
+    @property
+    def seconds(self) -> float:
+        """For the cases. [s]"""
+        return self.budget if self.budget is not None else BUDGETS["model" if self.model else self.suite]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of a run.
+
+    Attributes
+    ----------
+    device, kind : str
+        What was measured, and whether it is ``cpu`` or ``cuda``.
+    run : int
+        Number in the store.
+    suite : str
+    spec : Gpu
+        With the measured ceilings.
+    data : dict
+        The spec as plain data, as it is written.
+    ceilings : Ceilings
+    threads : int
+    process_noise, disturbed : float
+        Spread of a fixed piece of work; share of batches that other processes disturbed.
+    columns : tuple[Column, ...]
+        The first is judged.
+    compared : tuple[Compared, ...]
+    tolerance : Mapping
+    fit : DeviceFit, optional
+    steps : tuple[StepResult, ...]
+    wrong, left, notes, kept : tuple[str, ...]
+        Wrong kernels; what was not measured; what to know; files that were written.
+    """
+
+    device: str
+    kind: str
+    run: int
+    suite: str
+    spec: Gpu
+    data: dict[str, Any]
+    ceilings: Ceilings
+    threads: int
+    process_noise: float
+    disturbed: float
+    columns: tuple[Column, ...]
+    compared: tuple[Compared, ...]
+    tolerance: Mapping[str, float]
+    fit: DeviceFit | None = None
+    steps: tuple[StepResult, ...] = ()
+    wrong: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+
+    @property
+    def judged(self) -> list[Compared]:
+        """The cases that count: on shapes that the fit has not seen, where this run made one."""
+        return [c for c in self.compared if c.set == (FRESH if self.fit else FIT_SET)]
+
+    @property
+    def families(self) -> list[Family]:
+        """Errors by family of the cases that count; the last is ``all``."""
+        return families(self.judged, self.tolerance)
+
+    @property
+    def outside(self) -> list[str]:
+        """What is not as it should be, in words: wrong kernels, families above their tolerance."""
+        found = [f"wrong result: {text}" for text in self.wrong]
+        for f in self.families[:-1]:
+            if f.outside:
+                found.append(f"{f.name}: median error {f.error:.1%} is above {f.allowed:.1%} (noise {f.noise:.1%})")
+        return found
+
+    @property
+    def sentence(self) -> str:
+        """What was measured, in words; a processor is named as one."""
+        what = "this processor (a CPU, no GPU)" if self.kind == "cpu" else "this GPU"
+        count = len(self.compared)
+        return f"{what}: {self.device}; {self.suite}, {count} cases; prediction: {self.columns[0].words}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "device": self.device, "kind": self.kind, "run": self.run, "suite": self.suite, "threads": self.threads,
+            "process_noise": self.process_noise, "disturbed": self.disturbed, "ceilings": self.ceilings.to_dict(),
+            "columns": {c.name: c.words for c in self.columns}, "cases": [c.to_dict() for c in self.compared],
+            "families": [{**vars(f), "outside": f.outside} for f in self.families],
+            "fit": self.fit.lines if self.fit else None, "steps": [step.to_dict() for step in self.steps],
+            "wrong": list(self.wrong), "not_measured": list(self.left), "notes": list(self.notes),
+            "kept": list(self.kept), "outside": self.outside,
+        }  # fmt: skip
+
+
+def run(options: Options, say: Say) -> Report:
+    """Do what is asked; every finished case is in the store before the next one starts.
+
+    Raises
+    ------
+    UsageError, NoGpu
+        For what cannot be asked here.
+    OutputError
+        When the store or the data folder cannot be written.
+    """
+    with session(options.device, options.title, options.resume, options.threads, say) as s:
+        found = take_ceilings(s, full=options.suite == "full" and not options.model)
+        data = keep.measured(options.device, found, s.threads)
+        spec = keep.as_gpu(data)
+        files = [] if options.calibrate else _keep_spec(s, data)
+        if options.ceilings:
+            s.store.finish(s.run)
+            return _report(s, options, spec, data, _columns(s, spec, found), kept=files)
+        listed = _wanted(options, spec)
+        measure_all(s, listed, options.seconds)
+        fit = None
+        if options.calibrate:
+            fit = _calibrate(s, spec, found)
+            files = [*_keep_spec(s, data, renew=True), _keep_fit(s, fit)]
+            measure_all(s, suite(options.device, options.suite, fresh=True), options.seconds)
+        columns = _columns(s, spec, found, judge_fit=fit is not None)
+        steps = compare_steps(s, listed, columns) if options.model else []
+        s.store.finish(s.run)
+        return _report(s, options, spec, data, columns, fit, steps, files)
+
+
+def _keep_fit(s: Session, fit: DeviceFit) -> str:
+    name = "cpu" if s.device == "cpu" else "local"
+    return f"{keep.keep_fit(fit)}: the fit; estimate --fidelity calibrated --gpu {name} uses it"
+
+
+def _wanted(options: Options, spec: Gpu) -> list[Wanted]:
+    if options.model is None:
+        return suite(options.device, options.suite)
+    return wanted(ready(options.model, spec), options.batch, options.length)
+
+
+def _keep_spec(s: Session, data: dict[str, Any], renew: bool = False) -> list[str]:
+    path, written = keep.keep_spec(data, s.engine, renew)
+    use = "; --gpu cpu uses it" if s.device == "cpu" else "; --gpu takes the file"
+    if written:
+        return [f"{path}: the device as measured{use}"]
+    return [f"{path}: the older ceilings stay, since the kept fit refers to them; --calibrate renews both"]
+
+
+def _calibrate(s: Session, spec: Gpu, found: Ceilings) -> DeviceFit:
+    """Fit what was measured: a processor's shares are of the ceilings of this run, a GPU's of its datasheet."""
+    s.say("fitting")
+    rows = [r for r in s.results if r.engine == s.engine and r.operator != "step"]
+    rows = [r for r in rows if r.more.get("set", FIT_SET) == FIT_SET]
+    version = machine.versions().get("torch" if s.device == "cpu" else "triton", "")
+    launch = found.get("launch:graph") or found.get("launch")
+    source = f"run {s.run.id} of {s.store.path.name}, {len(rows)} cases"
+    refers = spec if s.device == "cpu" else keep.datasheet(found)
+    return fit_device(rows, refers, s.engine, launch, version, source)
+
+
+def _columns(s: Session, spec: Gpu, found: Ceilings, judge_fit: bool = False) -> list[Column]:
+    """The default column, this machine's fit where there is one, shipped ones on a GPU; the one that counts first."""
+    refers = keep.reference(s.device, spec, found)
+    own = predict.by_fit(refers, s.engine)
+    plain = predict.by_ceilings(found, spec, s.engine, s.device)
+    both = [plain, own] if own is not None else [plain]
+    if judge_fit:
+        both.reverse()
+    return [*both, *predict.shipped(refers)]
+
+
+def _report(
+    s: Session, options: Options, spec: Gpu, data: dict[str, Any], columns: Sequence[Column],
+    fit: DeviceFit | None = None, steps: Sequence[StepResult] = (), kept: Sequence[str] = (),
+) -> Report:  # fmt: skip
+    assert s.ceilings is not None
+    compared = compare(s.results, columns, spec, s.ceilings, s.engine)
+    return Report(
+        s.run.device, s.device, s.run.id, options.title, spec, data, s.ceilings, s.threads, s.noise, s.disturbed,
+        tuple(columns), tuple(compared), options.tolerance, fit, tuple(steps), tuple(s.wrong), tuple(s.left),
+        tuple(_notes(s, compared, fit)), tuple(kept),
+    )  # fmt: skip
+
+
+def _notes(s: Session, compared: Sequence[Compared], fit: DeviceFit | None) -> list[str]:
+    """What to know about the figures."""
+    notes = []
+    if s.device == "cpu":
+        notes.append(
+            f"{s.threads} thread{'s' * (s.threads != 1)} on a core each, pinned; a fixed piece of work in this process "
+            f"spreads by {s.noise:.0%}; {s.disturbed:.0%} of the batches were disturbed by other processes and repeated"
+        )
+    beaten = [c for c in compared if c.measured < c.bound]
+    if beaten:
+        most = max(c.attained for c in beaten)
+        notes.append(f"{len(beaten)} cases are faster than the ceilings allow, by {most - 1:.0%} at most")
+    if fit is not None:
+        notes += [f"not fitted: {text}" for text in fit.skipped]
+    for r in s.results:
+        notes += [f"{r.name}: {who} {text}" for who, text in r.more.get("notes", {}).items()]
+    return list(dict.fromkeys(notes))

@@ -1,0 +1,125 @@
+"""Speculative decoding of a real pair of models on this device, for several draft lengths, beside the formula."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from perfmodel.base.errors import UsageError
+from perfmodel.validate.bench import machine
+from perfmodel.validate.bench.session import Session, session
+from perfmodel.validate.bench.speculation import Outcome
+from perfmodel.validate.bench.speculation import run as run_pair
+from perfmodel.validate.bench.store import Result
+from perfmodel.validate.bench.transformer import Sizes, Transformer
+
+#: Name of a run in the store, and of its rows' operator: they have no time of a single kernel.
+SUITE, OPERATOR = "speculative", "speculative"
+GAMMAS = (1, 3, 5)
+#: Rounds for each draft length.
+ROUNDS = 300
+#: Standard errors of the tokens a round beyond which the formula is refuted: 1 in 16,000 by chance.
+REFUTED = 4.0
+#: The pair by device: the whole model, and how many of its first layers draft.
+PAIRS = {
+    "cpu": (Sizes(), 2),
+    "cuda": (Sizes(vocab=32000, hidden=2048, layers=16, heads=16, intermediate=5632, positions=1024), 4),
+}
+#: Longest draft that is measured.
+MOST = 16
+
+
+@dataclass(frozen=True)
+class Speculated:
+    """What rounds on this device have shown.
+
+    Attributes
+    ----------
+    device : str
+        Its name.
+    sizes : Sizes
+    draft_layers : int
+    verifier : str
+        Whose code accepts and samples.
+    outcomes : tuple[Outcome, ...]
+        By draft length.
+    """
+
+    device: str
+    sizes: Sizes
+    draft_layers: int
+    verifier: str
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def refuted(self) -> list[Outcome]:
+        """Draft lengths whose tokens a round contradict the formula."""
+        return [o for o in self.outcomes if abs(o.off) > REFUTED]
+
+
+def use_kernel(device: str) -> bool:
+    """Whether our kernel verifies: on a GPU with Triton."""
+    return device == "cuda" and importlib.util.find_spec("triton") is not None
+
+
+def measure(
+    s: Session, gammas: Sequence[int] = GAMMAS, *, rounds: int = ROUNDS, seconds: float = 20.0, seed: int = 0,
+    pair: tuple[Sizes, int] | None = None,
+) -> Speculated:  # fmt: skip
+    """Run the pair for each draft length and keep what was seen.
+
+    Parameters
+    ----------
+    gammas : sequence of int
+        Draft lengths, 1 to 16.
+    rounds : int
+        For each of them, unless the time is spent before.
+    seconds : float
+        For all of them together. [s]
+    pair : tuple, optional
+        Sizes of the model and layers of its drafter; those of the device by default.
+    """
+    if not gammas or any(not 1 <= gamma <= MOST for gamma in gammas):
+        raise UsageError(f"draft lengths are 1 to {MOST}, not {', '.join(map(str, gammas)) or 'none'}")
+    sizes, draft_layers = pair or PAIRS[s.device]
+    kernel = use_kernel(s.device)
+    model = Transformer(sizes, seed=seed, device=s.device)
+    outcomes = []
+    for gamma in gammas:
+        found = run_pair(
+            model, draft_layers, gamma, rounds=rounds, seconds=seconds / len(gammas), seed=seed + gamma, kernel=kernel
+        )
+        s.store.add(s.run, _row(found, sizes, draft_layers, s.engine))
+        s.say(
+            f"gamma {gamma}: tau {found.tau:.3f}, expected {found.tau_expected:.3f} ({found.off:+.1f} standard errors)"
+        )
+        outcomes.append(found)
+    verifier = "kernels.speculative.chain.verify_chain" if kernel else "torch"
+    return Speculated(s.run.device, sizes, draft_layers, verifier, tuple(outcomes))
+
+
+def _row(found: Outcome, sizes: Sizes, draft_layers: int, engine: str) -> Result:
+    """As the store keeps it: the time is that of a token."""
+    shape = {"gamma": found.gamma, "draft_layers": draft_layers, **asdict(sizes)}
+    token = found.plain_seconds / found.speedup
+    name = f"speculative decoding gamma={found.gamma} draft={draft_layers}/{sizes.layers} layers"
+    return Result(name, OPERATOR, engine, "fp32", shape, token, token, token, 0.0, found.rounds, asdict(found))
+
+
+def run(
+    gammas: Sequence[int] = GAMMAS, *, device: str | None = None, threads: int | None = None, seconds: float = 20.0,
+    say: Callable[[str], None] = lambda text: None,
+) -> Speculated:  # fmt: skip
+    """A run of its own; see ``measure``. On a processor it runs on one thread: its products are small.
+
+    Raises
+    ------
+    UsageError, NoGpu
+        For arguments that do not fit.
+    """
+    where = machine.choose(device)
+    with session(where, SUITE, False, threads or (1 if where == "cpu" else None), say) as s:
+        found = measure(s, gammas, seconds=seconds)
+        s.store.finish(s.run)
+    return found
