@@ -25,7 +25,7 @@ def signed(value: float) -> str:
     >>> signed(0.123), signed(-0.02)
     ('+12 %', '-2 %')
     """
-    return f"{value:+.0%}".replace("%", " %")
+    return "0 %" if abs(value) < 0.005 else f"{value:+.0%}".replace("%", " %")
 
 
 def _ratio(value: float | None) -> str:
@@ -148,14 +148,17 @@ def _steps(report: Report, fmt: str) -> str:
         rows.append({
             "step": step.name, "added": step.added, "whole": step.whole, "share": step.share,
             **{f"by_{n}": t for n, t in step.parts.items()}, "predicted": step.predicted[first],
-            "error": step.parts[first] / reference - 1 if reference else None,
+            **{f"error_{n}": t / reference - 1 if reference else None for n, t in step.parts.items()},
         })  # fmt: skip
         if step.missing:
             listed = "; ".join(f"{name} ({why})" for name, why in step.missing.items())
             notes.append(f"{step.name}: not measured, {1 - step.share:.0%} of the predicted time: {listed}")
     columns = [
         Column("step", "step"), Column("added", "operators added up", "s"), Column("whole", "run as a whole", "s"),
-        *(Column(f"by_{c.name}", f"by {c.name}", "s") for c in report.columns), Column("error", "error", "", signed),
+        *(
+            column for c in report.columns
+            for column in (Column(f"by_{c.name}", f"by {c.name}", "s"), Column(f"error_{c.name}", "error", "", signed))
+        ),
         Column("predicted", "with what was not measured", "s"), Column("share", "measured share", "", percent),
     ]  # fmt: skip
     return render(rows, columns, fmt, f"Whole steps of {report.suite}", notes)

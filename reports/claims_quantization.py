@@ -31,7 +31,9 @@ from perfmodel.validate.quantizer_record import (
 )
 
 
-@claim("Q1", where="4.1 and 4.3", says="s = 2 max / (2^b - 1); an outlier of 8.0 gives s = 2 x 8 / 127 = 0.126, 4 levels")
+@claim(
+    "Q1", where="4.1 and 4.3", says="s = 2 max / (2^b - 1); an outlier of 8.0 gives s = 2 x 8 / 127 = 0.126, 4 levels"
+)
 def q1() -> Iterator[Line]:
     """The step that holds the largest value with the integers that there are."""
     reason = "integers go to 2^(b-1) - 1 on each side: s = max / (2^(b-1) - 1); the chapter's clips the largest value"
@@ -52,9 +54,15 @@ def q2() -> Iterator[Line]:
     reason = "the values spread less than the step: most are rounded to 0, and lose less than s^2/12"
     for step in (0.5, 1.0, 2.0, 3.0):
         mine = normal_rounding(step) / (step**2 / 12)
-        yield Line(f"normal values, step of {step:g} deviations: error over s^2/12", 1, mine, "", normal_rounding, reason)
+        yield Line(
+            f"normal values, step of {step:g} deviations: error over s^2/12", 1, mine, "", normal_rounding, reason
+        )
     outlier = "on some matrices outliers set the step of whole rows, whose other weights are rounded to 0"
-    for grid in ("4-bit asymmetric, group 128", "8-bit symmetric, a scale a tensor", "4-bit symmetric, a scale a channel"):
+    for grid in (
+        "4-bit asymmetric, group 128",
+        "8-bit symmetric, a scale a tensor",
+        "4-bit symmetric, a scale a channel",
+    ):
         what = f"{record().model}, all linear layers, {grid}: error over s^2/12"
         yield Line(what, 1, noise_ratio(grid), "", noise_ratio, outlier)
 
@@ -156,6 +164,8 @@ def q13() -> Iterator[Line]:
     same = "blocks do the same sums, later: 2 rows sum of (columns - i)"
     d, block = 4096, 128
     flops = gptq_flops(d, d)
-    yield Line(f"FLOPs without blocks over those with, d = {d:,}", d / block, flops / gptq_flops(d, d), "x", gptq_flops, same)
+    yield Line(
+        f"FLOPs without blocks over those with, d = {d:,}", d / block, flops / gptq_flops(d, d), "x", gptq_flops, same
+    )
     traffic = gptq_traffic(d, d, 1) / gptq_traffic(d, d, block)
     yield Line(f"memory traffic without blocks over that with, d = {d:,}", None, traffic, "x", gptq_traffic)

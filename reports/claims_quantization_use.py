@@ -40,7 +40,11 @@ def gpus_needed(name: str, device: str, fmt: str) -> int:
     return ceil(weight_bytes(model(name), fmt) / gpu(device).usable_memory)
 
 
-@claim("Q8", where="4.2, 4.3 and 4.5", says="GPTQ 3.25x on A100, 4.5x on A6000; AWQ with Marlin 741 tok/s; SmoothQuant 1.56x")
+@claim(
+    "Q8",
+    where="4.2, 4.3 and 4.5",
+    says="GPTQ 3.25x on A100, 4.5x on A6000; AWQ with Marlin 741 tok/s; SmoothQuant 1.56x",
+)
 def q8() -> Iterator[Line]:
     """Each in its own setting, calibrated; bounds beside them. Nothing is fitted to them."""
     titles = {"gptq-a100": "A100", "gptq-a6000": "A6000", "smoothquant": "A100"}
@@ -49,21 +53,30 @@ def q8() -> Iterator[Line]:
         cards = f"{s.gpus_before} to {s.gpus_after} {card}"
         reason = "kernels of that time and library differ from those that times were fitted to"
         what = f"{s.title}, {cards}"
-        yield Line(f"{what}: calibrated", s.speedup, of_speedup(name), "x", of_speedup, reason, published().sources[s.source])
+        yield Line(
+            f"{what}: calibrated", s.speedup, of_speedup(name), "x", of_speedup, reason, published().sources[s.source]
+        )
         yield Line(f"{what}: bound", None, of_speedup(name, "bound"), "x", of_speedup)
     for device, chapter in (("a100-sxm", 1), ("rtx-a6000", None)):
         needed = gpus_needed("opt-175b", device, "gptq3_channel")
         yield Line(f"OPT-175B in 3 bits: {device} cards for the weights", chapter, needed, "", gpus_needed, strict=True)
     halves = weight_bytes(model("opt-175b"), "fp16") / weight_bytes(model("opt-175b"), "int8")
     yield Line("SmoothQuant, OPT-175B: FP16 bytes over INT8's", 2, halves, "x", weight_bytes)
-    yield Line("Marlin's product on A10, 16 rows, against 16 bits: bound", None, marlin_speedup(16), "x", marlin_speedup,
-               note="published: 3.87x; " + published().sources["marlin"])  # fmt: skip
+    source = "published: 3.87x; " + published().sources["marlin"]
+    what = "Marlin's product on A10, 16 rows, against 16 bits: bound"
+    yield Line(what, None, marlin_speedup(16), "x", marlin_speedup, note=source)
     yield Line("AWQ with Marlin", 741, None, "tokens/s", reason="a rate of a served model: the load is not given")
     yield Line("sequences at once at which Qwen2.5 32B in 4 bits on H200 makes that rate, 256 in, 256 out", None,
                sequences_for_rate(), "", sequences_for_rate)  # fmt: skip
     mean = [predicted_speedup(*pair) / measured_speedup(*pair) for pair in pairs()]
     off = sum(abs(ratio - 1) for ratio in mean) / len(mean) * 100
-    yield Line(f"{len(mean)} measured speedups of gpt-fast and TensorRT-LLM: mean error of ours", None, off, "%", predicted_speedup)
+    yield Line(
+        f"{len(mean)} measured speedups of gpt-fast and TensorRT-LLM: mean error of ours",
+        None,
+        off,
+        "%",
+        predicted_speedup,
+    )
 
 
 @claim("Q10", where="4.5 and 4.7", says="GGUF mixes precisions in blocks (Q4_K_M and others)")

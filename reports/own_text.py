@@ -28,9 +28,8 @@ COLUMNS = (
 def rows(outcome: Outcome) -> list[dict[str, Any]]:
     """The kernel, those beside it, the prediction and the roofline, each with its time and rates in SI units."""
     own = outcome.measured.timings[""].median
-    cost, prediction = outcome.measured.case.op.unit_cost, outcome.prediction
+    cost, prediction, bound = outcome.measured.case.op.unit_cost, outcome.prediction, outcome.bound
     flops, moved = float(cost.flops), float(cost.bytes)
-    bound = prediction.bound if prediction else None
     shape = " ".join(f"{name}={size}" for name, size in outcome.sizes.items())
 
     def row(who: str, seconds: float, low: float | None, high: float | None) -> dict[str, Any]:
@@ -45,7 +44,8 @@ def rows(outcome: Outcome) -> list[dict[str, Any]]:
     found[0]["speed"] = None
     if prediction:
         found.append(row("predicted", prediction.predicted, prediction.low, prediction.high))
-        found.append(row("roofline", prediction.bound, None, None))
+    if bound:
+        found.append(row("roofline", bound, None, None))
     return found
 
 
@@ -55,8 +55,6 @@ def notes(report: Report) -> list[str]:
     if report.outcomes:
         worst = max(o.measured.error for o in report.outcomes)
         found.insert(0, f"checked first: largest relative error {worst:.2g}")
-    if origins := dict.fromkeys(o.prediction.origin for o in report.outcomes if o.prediction):
-        found.append(f"prediction: {'; '.join(origins)}")
     if noisy := [t.noise for o in report.outcomes for t in o.measured.timings.values() if t.noise > NOISY]:
         found.append(f"noisy: {len(noisy)} times spread by up to {percent(max(noisy))} (p80 - p20 over the median)")
     return [*found, *(f"not measured: {one}" for one in report.left)]

@@ -59,7 +59,9 @@ def _notes(found: Comparison, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if any("unpacked" in row["computes_in"] for row in rows):
         notes.append("unpacked: no unit multiplies the stored numbers; they are converted to 16 bits in registers")
     if any(row["error"] is not None for row in rows):
-        notes.append("error: mean over the matrices that were given, of outputs where inputs were given, else of weights")
+        notes.append(
+            "error: mean over the matrices that were given, of outputs where inputs were given, else of weights"
+        )
     origins = dict.fromkeys(
         origin for line in found.lines if line.analysis for origin in line.analysis.origins if "unpacked" in origin
     )

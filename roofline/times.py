@@ -1,7 +1,8 @@
 """How long a cost takes at the least: the roofline bound, and which resource sets it.
 
 Each resource (matrix units, vector units, special-function units, schedulers, device memory, links) is taken at its
-datasheet rate, and all overlap perfectly: ``bound = max over resources of work / rate``. A prediction below it is a bug.
+datasheet rate, and all overlap perfectly: ``bound = max over resources of work / rate``. A prediction below it is a
+bug.
 """
 
 from __future__ import annotations

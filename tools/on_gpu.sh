@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Measure this machine's GPU: tools/on_gpu.sh FOLDER [--dry-run] [--budget SECONDS]
-# Needs python3 with torch (triton is used if present), no network and no installed perfmodel. Takes under 4 minutes.
-# PYTHON names another interpreter. Exit codes: 0 the core cases ran, 1 some did not, 2 usage, 5 no CUDA device.
+# Measure this machine's GPU: tools/on_gpu.sh FOLDER [--dry-run] [--standalone] [--budget SECONDS]
+# Needs python3 with torch and triton, numpy, click, pydantic, pyyaml and psutil (matplotlib for the picture, pytest and
+# hypothesis for the kernels' tests); with torch alone it measures the libraries alone. No network, and perfmodel need
+# not be installed: the checkout is used. Under 8 minutes. PYTHON names another interpreter.
+# Exit codes: 0 the core was measured, 1 it was not, 2 usage, 5 no CUDA device, 130 interrupted.
 set -eu
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 python=${PYTHON:-python3}

@@ -28,23 +28,24 @@ HEAD = """# What quantization buys in time
 
 Written by `tools/quantization_speed.py`: run it again rather than edit.
 
-`perfmodel quantize MODEL --compare F1,F2,... --gpu G` puts formats side by side: bytes, bits a weight, times, the batch
-that fits and its rate, KV tokens (`--input`, `--output`, `--batch`, `--tp`, `--fidelity calibrated --engine vllm`, ...).
-All formats go through one graph:
+`perfmodel quantize MODEL --compare F1,F2,... --gpu G` puts formats side by side: bytes, bits a weight, times, the
+batch that fits and its rate, KV tokens (`--input`, `--output`, `--batch`, `--tp`, `--fidelity calibrated --engine vllm`
+and others). All formats go through one graph:
 
-- **Units.** A format is multiplied in the narrowest numbers that the GPU has a unit for: FP8 and INT8 as they are, INT4 in
-  16 bits. Where there is no unit (FP8 on A100, FP4 on H100) engines fall back to weights only, and the table says so.
+- **Units.** A format is multiplied in the narrowest numbers that the GPU has a unit for: FP8 and INT8 as they are, INT4
+  in 16 bits. Where there is no unit (FP8 on A100, FP4 on H100) engines fall back to weights only; the table says so.
 - **Unpacking.** Weights that no unit multiplies as they are stored are converted in registers. Those instructions are a
   third limit of a product, beside memory and matrix units: `instructions x n x k / (SMs x 128 a clock x clock)`. The
-  roofline counts one a weight, which no kernel does without; calibrated times count `2.2 + 42 / group`, within 8 % of this
-  project's compiled 4-bit product ([kernels](kernels.md)), for each tile of rows anew. `--dequantization N` is for your own
-  kernel. On A100 and H100 five instructions a weight take as long as reading 4.2 bits of it; on B200 two and a half.
-- **Calibrated times** of such products rest on 16-bit kernels with fewer bytes: none was measured, so their intervals are
-  twice as wide. On Hopper matrix units are at most 63 % busy in them (`mma.sync`, arXiv:2501.12084), except under vLLM,
-  whose kernels use `wgmma`.
+  roofline counts one a weight, which no kernel does without; calibrated times count `2.2 + 42 / group`, within 8 % of
+  this project's compiled 4-bit product ([kernels](kernels.md)), for each tile of rows anew. `--dequantization N` is for
+  your own kernel. On A100 and H100 five instructions a weight take as long as reading 4.2 bits of it; on B200 two and a
+  half.
+- **Calibrated times** of such products rest on 16-bit kernels with fewer bytes: none was measured, so their intervals
+  are twice as wide. On Hopper matrix units are at most 63 % busy in them (`mma.sync`, arXiv:2501.12084), except under
+  vLLM, whose kernels use `wgmma`.
 
-Nothing here is fitted to the figures below. The rows of TensorRT-LLM 0.15 were looked at when it was decided that the 63 %
-apply; the settings of published speedups are completed as their notes say.
+Nothing here is fitted to the figures below. The rows of TensorRT-LLM 0.15 were looked at when it was decided that the
+63 % apply; the settings of published speedups are completed as their notes say.
 """
 
 
@@ -57,8 +58,8 @@ def summary(ratios: list[float]) -> str:
     """Errors of predictions over measurements."""
     off = [abs(r - 1) for r in ratios]
     return (
-        f"mean error {sum(off) / len(off) * 100:.0f} %, median {median(off) * 100:.0f} %, worst {max(off) * 100:.0f} %, "
-        f"median of predicted over measured {median(ratios):.2f}"
+        f"mean error {sum(off) / len(off) * 100:.0f} %, median {median(off) * 100:.0f} %, "
+        f"worst {max(off) * 100:.0f} %, median of predicted over measured {median(ratios):.2f}"
     )
 
 
@@ -82,8 +83,8 @@ def rate_table(name: str, rows: list[Row]) -> list[str]:
         )
     over = sum(row.tokens_per_s > predict(row).bound for row in rows)
     lines += [
-        "", f"{len(rows)} rows: {summary(ratios)}; {inside} inside the interval, {over} above the bound. The engine's own "
-        "host time is not in the predictions.", "",
+        "", f"{len(rows)} rows: {summary(ratios)}; {inside} inside the interval, {over} above the bound. The engine's "
+        "own host time is not in the predictions.", "",
     ]  # fmt: skip
     return lines
 
@@ -113,17 +114,21 @@ def named_table() -> list[str]:
     for name, s in found.speedups.items():
         mine, bound = of_speedup(name), of_speedup(name, "bound")
         cards = f"{s.gpus_before} to {s.gpus_after} x {s.gpu}"
-        lines.append(f"| {s.title} | {cards} | {s.speedup:g} | {mine:.2f} | {bound:.2f} | {percent(mine / s.speedup - 1)} |")
+        lines.append(
+            f"| {s.title} | {cards} | {s.speedup:g} | {mine:.2f} | {bound:.2f} | {percent(mine / s.speedup - 1)} |"
+        )
     m = found.marlin
     for rows in m.rows:
         mine = marlin_speedup(rows)
         real = f"{m.speedup:g}" if rows <= 32 else ""
         error = percent(mine / m.speedup - 1) if rows <= 32 else ""
-        lines.append(f"| Marlin's product, {rows} row{'s' if rows > 1 else ''} | {m.gpu} | {real} | | {mine:.2f} | {error} |")
+        lines.append(
+            f"| Marlin's product, {rows} row{'s' if rows > 1 else ''} | {m.gpu} | {real} | | {mine:.2f} | {error} |"
+        )
     s = found.served
     lines += [
-        "", f"AWQ with Marlin is often quoted at {s.tokens_per_s:g} tokens a second. That is {s.model} on one {s.gpu} under a "
-        f"load that is not given; {sequences_for_rate()} sequences at once are predicted to make as many "
+        "", f"AWQ with Marlin is often quoted at {s.tokens_per_s:g} tokens a second. That is {s.model} on one {s.gpu} "
+        f"under a load that is not given; {sequences_for_rate()} sequences at once are predicted to make as many "
         f"({s.input} tokens in, {s.output} out).", "",
     ]  # fmt: skip
     lines += [f"- {name}: {found.sources[name]}." for name in ("gptq", "smoothquant", "marlin", "jarvislabs")]
@@ -132,13 +137,28 @@ def named_table() -> list[str]:
 
 def example() -> list[str]:
     """One comparison."""
-    lines = ["## One comparison", "", "Llama 3.1 8B, one request of 2,048 tokens in and 256 out, calibrated (vLLM):", "",
-             "| GPU | format | GB | bits a weight | products in | TTFT ms | TPOT ms | most at once | tokens/s | KV tokens |",
-             "| --- | --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
+    head = (
+        "GPU",
+        "format",
+        "GB",
+        "bits a weight",
+        "products in",
+        "TTFT ms",
+        "TPOT ms",
+        "most",
+        "tokens/s",
+        "KV tokens",
+    )
+    lines = [
+        "## One comparison", "", "Llama 3.1 8B, one request of 2,048 tokens in and 256 out, calibrated (vLLM); `most`:",
+        "requests at once, `tokens/s`: their rate.", "", f"| {' | '.join(head)} |",
+        "| --- | --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]  # fmt: skip
     for gpu in ("a100-sxm", "h100-sxm", "b200"):
         formats = ["bf16", "fp8", "int8", "w8a16", "int4", "mxfp4"]
         for line in compare("llama3.1-8b", gpu, formats, fidelity="calibrated", engine="vllm").lines:
-            assert line.analysis is not None and line.full is not None
+            assert line.analysis is not None
+            assert line.full is not None
             lines.append(
                 f"| {gpu} | {line.format.name} | {line.weights_bytes / 1e9:.2f} | {line.bits_per_weight:.2f} | "
                 f"{line.computes_in} | {line.analysis.ttft_s * 1e3:.1f} | {line.analysis.tpot_s * 1e3:.2f} | "
@@ -157,12 +177,12 @@ def page() -> str:
     lines += [
         "## Known misses", "",
         "- TensorRT-LLM 0.15's 4-bit product is slower for 8 rows than its 16-bit one; ours is a good kernel's.",
-        "- gpt-fast on eight GPUs for 405B and on two for 70B is 30 to 50 % slower than predicted, while its other rows of "
-        "such models agree.",
-        "- gpt-fast's 4-bit groups have zero points of 16 bits too (5 bits a weight, 4.5 counted), and its output matrix is "
-        "narrowed, which a recipe here leaves at 16 bits.",
-        "- Experts in 4 bits: their bytes count and, at the bound, their instructions; the fitted form of experts has the "
-        "unpacking of the formats that it was fitted on.", "",
+        "- gpt-fast on eight GPUs for 405B and on two for 70B is 30 to 50 % slower than predicted; its other rows "
+        "of such models agree.",
+        "- gpt-fast's 4-bit groups have zero points of 16 bits too (5 bits a weight, 4.5 counted); its output matrix "
+        "is narrowed, which a recipe here leaves at 16 bits.",
+        "- Experts in 4 bits: their bytes count and, at the bound, their instructions; the fitted form of experts has "
+        "the unpacking of the formats that it was fitted on.", "",
     ]  # fmt: skip
     return "\n".join(lines)
 

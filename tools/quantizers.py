@@ -54,7 +54,9 @@ def noise_row(matrices: dict[str, torch.Tensor], grid: Grid) -> dict[str, object
         whole = sum(t * n for t, n in zip(theory, sizes, strict=True)) / sum(
             m * n for m, n in zip(measured, sizes, strict=True)
         )
-        return round(whole, 4), round(max((t / m for t, m in zip(theory, measured, strict=True)), key=lambda r: abs(r - 1)), 4)
+        return round(whole, 4), round(
+            max((t / m for t, m in zip(theory, measured, strict=True)), key=lambda r: abs(r - 1)), 4
+        )
 
     (a, worst_a), (b, worst_b) = over(plain), over(corrected)
     return {"grid": grid.words, "plain": a, "corrected": b, "worst_plain": worst_a, "worst_corrected": worst_b}
@@ -81,8 +83,8 @@ def measured() -> dict[str, object]:
 def tables(found: dict) -> str:
     """The measured part of the page."""
     lines = [
-        f"{found['model']} ({found['source']}); {found['inputs']}. Errors of outputs, squared, relative to the output's",
-        "power; GPTQ and AWQ as multiples of rounding's, on calibration inputs and on those held out.",
+        f"{found['model']} ({found['source']}); {found['inputs']}. Errors of outputs, squared, relative to the",
+        "output's power; GPTQ and AWQ as multiples of rounding's, on calibration inputs and on those held out.",
         "",
         "| layer | bits | rounding | GPTQ | held out | AWQ | held out | top 1 % of inputs |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",

@@ -12,6 +12,8 @@ from perfmodel.roofline.calibrated.gemm_blocked import BLOCKED_GEMM
 from perfmodel.roofline.calibrated.latent import MLA_CONTEXT, MLA_GENERATION
 from perfmodel.roofline.calibrated.links import COLLECTIVE
 from perfmodel.roofline.calibrated.prefill import PREFILL
+from perfmodel.roofline.calibrated.simple import SIMPLE
+from perfmodel.validate.fit_data import PLAIN_ENGINES
 
 FORMS: dict[str, Form] = {
     "prefill": PREFILL, "decode": DECODE, "mla_context": MLA_CONTEXT, "mla_generation": MLA_GENERATION,
@@ -65,8 +67,10 @@ FACTS: dict[tuple[str, str, str], dict[str, Any]] = {
 }
 
 
-def form(kind: str, fmt: str) -> Form:
-    """The form of an operator kind and format."""
+def form(kind: str, fmt: str, engine: str = "") -> Form:
+    """The form of an operator kind and format; of an engine on a processor always the simple one."""
+    if engine in PLAIN_ENGINES:
+        return SIMPLE
     if kind == "gemm":
         return GEMM if fmt == "bf16" else BLOCKED_GEMM if fmt == "fp8_block" else QUANTIZED_GEMM
     return FORMS[kind]

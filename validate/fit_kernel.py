@@ -73,7 +73,7 @@ def families_of(form: Form, cell: Cell, facts: dict[str, Any]) -> Array:
 def fit_kernel(cell: Cell) -> tuple[Kernel, Fitted]:
     """Fit the form of a cell on all its rows."""
     form, facts = (
-        fit_cells.form(cell.kind, cell.fmt),
+        fit_cells.form(cell.kind, cell.fmt, cell.engine),
         fit_cells.facts(cell.kind, cell.chip.architecture, cell.engine, cell.fmt),
     )
     common = _fit(form, cell, facts, form.start)

@@ -10,6 +10,7 @@ from perfmodel.validate import (
     table_operators,
     table_param_counts,
     table_quant_sizes,
+    table_single_operators,
     table_spec_decode,
     table_vllm_capacity,
 )
@@ -24,6 +25,7 @@ KINDS: tuple[Kind, ...] = (
     table_quant_sizes.KIND,
     table_spec_decode.KIND,
     *table_operators.KINDS,
+    table_single_operators.KIND,
 )
 
 

@@ -143,6 +143,8 @@ def _rows(n: int) -> str:
 
 
 def _whose(origin: str) -> str:
+    if ", measured on this machine" in origin:
+        return "by this machine's own fit, which may have seen them"
     if origin.startswith("fitted: "):
         return "of an engine that was fitted in another version"
     for why in ("another engine", "a GPU of the same architecture", "another architecture"):

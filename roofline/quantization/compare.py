@@ -184,7 +184,13 @@ def _line(
 ) -> FormatLine:
     spread = {name: timed[name] for name in ("tp", "pp", "ep", "dp") if timed.get(name)}
     held = largest_batch(
-        spec, device, context=timed["input"] + timed["output"], engine=holder, weights=fmt, kv=timed["kv"].name, **spread
+        spec,
+        device,
+        context=timed["input"] + timed["output"],
+        engine=holder,
+        weights=fmt,
+        kv=timed["kv"].name,
+        **spread,
     )
     notes = [fallback(fmt, device)]
     if held.value < batch:
@@ -198,12 +204,8 @@ def _line(
     )  # fmt: skip
 
 
-def _times(
-    spec: ModelSpec, device: Gpu, fmt: Format, batch: int, most: int, timed: dict[str, Any]
-) -> Analysis | None:
+def _times(spec: ModelSpec, device: Gpu, fmt: Format, batch: int, most: int, timed: dict[str, Any]) -> Analysis | None:
     return analyze(spec, device, batch=batch, weights=fmt, **timed) if 0 < batch <= most else None
-
-
 
 
 def names(text: str) -> Sequence[str]:

@@ -24,7 +24,7 @@ def symmetric_scale(largest: float, bits: int) -> float:
     """
     if bits < 2:
         raise UsageError(f"{bits} bits; a symmetric grid needs 2 at least")
-    return largest / (2 ** (bits - 1) - 1)
+    return float(largest / (2 ** (bits - 1) - 1))
 
 
 def asymmetric_scale(low: float, high: float, bits: int) -> float:
@@ -33,7 +33,7 @@ def asymmetric_scale(low: float, high: float, bits: int) -> float:
     >>> round(asymmetric_scale(-1.0, 2.0, 4), 3)
     0.2
     """
-    return (high - low) / (2**bits - 1)
+    return float((high - low) / (2**bits - 1))
 
 
 def steps_a_side(value: float, scale: float) -> float:
@@ -59,13 +59,13 @@ def metadata_bits(fmt: Format) -> float:
 def normal_rounding(step: float) -> float:
     """Squared error of rounding a normal density of deviation 1 to multiples of a step, exactly.
 
-    ``s^2/12 (1 + 12/pi^2 sum of (-1)^k/k^2 exp(-2 pi^2 k^2 / s^2))``; from a step of two deviations on ``s^2/12`` is too
-    much.
+    ``s^2/12 (1 + 12/pi^2 sum of (-1)^k/k^2 exp(-2 pi^2 k^2 / s^2))``; from a step of two deviations on ``s^2/12`` is
+    too much.
 
     >>> round(normal_rounding(0.5) / (0.5**2 / 12), 6), round(normal_rounding(8.0), 3)
     (1.0, 1.0)
     """
-    total = sum((-1) ** k / k**2 * exp(-2 * pi**2 * k**2 / step**2) for k in range(1, 400))
+    total = sum((-1.0) ** k / k**2 * exp(-2 * pi**2 * k**2 / step**2) for k in range(1, 400))
     return step**2 / 12 * (1 + 12 / pi**2 * total)
 
 

@@ -231,9 +231,7 @@ def marlin_speedup(rows: int) -> float:
     fmt = Format("marlin", 4, (1, m.group), 16)  # symmetric
     n, k = float(m.n), float(m.k)
     plain = ops.gemm(float(rows), n, k, 2 * n * k, 2.0, 2.0, "fp16")
-    narrow = ops.gemm(
-        float(rows), n, k, fmt.tensor_bytes((m.n, m.k)), 2.0, 2.0, "fp16", instructions(fmt, "fp16")
-    )
+    narrow = ops.gemm(float(rows), n, k, fmt.tensor_bytes((m.n, m.k)), 2.0, 2.0, "fp16", instructions(fmt, "fp16"))
     return float(rates.bound(plain) / rates.bound(narrow))
 
 

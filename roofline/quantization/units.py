@@ -8,9 +8,9 @@ from perfmodel.roofline.dequantize import needs_dequantization
 from perfmodel.roofline.step import choose_math
 
 #: What engines run instead, from Turing on. Sources: docs/features/quantization/llm_compressor/fp8.md of
-#: https://github.com/vllm-project/vllm ("FP8 models will run on compute capability >= 7.5 (Turing) as weight-only W8A16,
-#: utilizing FP8 Marlin") and modelopt.md beside it (without native FP4 "vLLM falls back to weight-only (W4A16) execution
-#: via Marlin and logs a warning").
+#: https://github.com/vllm-project/vllm ("FP8 models will run on compute capability >= 7.5 (Turing) as weight-only
+#: W8A16, utilizing FP8 Marlin") and modelopt.md beside it (without native FP4 "vLLM falls back to weight-only (W4A16)
+#: execution via Marlin and logs a warning").
 FALLBACKS = {
     "fp8": "weights only (W8A16), by Marlin in vLLM",
     "fp4": "weights only (W4A16), by Marlin in vLLM",

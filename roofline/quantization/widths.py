@@ -215,8 +215,8 @@ def spans(numbers: Iterable[int]) -> str:
 def pieces(model: ModelSpec) -> tuple[list[Piece], float, int]:
     """What may be narrowed, and the bytes and elements of what stays at 16 bits.
 
-    The experts of a layer get one width; an error of theirs counts as often as they are chosen. An embedding that is the
-    LM head too is as sensitive as one.
+    The experts of a layer get one width; an error of theirs counts as often as they are chosen. An embedding that is
+    the LM head too is as sensitive as one.
     """
     found: list[Piece] = []
     kept_bytes, kept_elements = 0.0, 0
@@ -250,9 +250,7 @@ def _layered(model: ModelSpec, t: Tensor) -> Iterable[Piece]:
         yield Piece(name, t.role, index, t.shape, each, _weight(t, each, share, factor))
 
 
-def mixed(
-    model: str | ModelSpec, budget: float, widths: Sequence[str] = WIDTHS, seconds: float = SECONDS
-) -> Mixed:
+def mixed(model: str | ModelSpec, budget: float, widths: Sequence[str] = WIDTHS, seconds: float = SECONDS) -> Mixed:
     """Widths of a model's tensors for the least sensitivity-weighted error within a budget.
 
     Parameters

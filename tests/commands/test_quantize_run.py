@@ -53,7 +53,9 @@ def test_compare_as_a_table() -> None:
 
 def test_compare_as_json_and_csv() -> None:
     """The same numbers in SI units; what does not fit has nulls and the reason."""
-    found = data("llama3-70b", "--compare", "bf16,int4", "--gpu", "h100", "--batch", "2", "--input", "100", "--output", "9")
+    found = data(
+        "llama3-70b", "--compare", "bf16,int4", "--gpu", "h100", "--batch", "2", "--input", "100", "--output", "9"
+    )
     assert (found["model"], found["batch"], found["input"], found["output"]) == ("llama3-70b", 2, 100, 9)
     wide, narrow = found["formats"]
     assert wide["ttft_s"] is None

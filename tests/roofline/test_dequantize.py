@@ -157,7 +157,9 @@ def test_weight_only_parameters() -> None:
     assert found.params["matrix"] == MMA_SYNC["hopper"] < kernel.params["matrix"]
     assert "nothing was measured" in found.origin
     assert "mma.sync" in found.origin
-    wide = [(np.log(r.high / r.low), np.log(s.high / s.low)) for r, s in zip(found.regimes, kernel.regimes, strict=True)]
+    wide = [
+        (np.log(r.high / r.low), np.log(s.high / s.low)) for r, s in zip(found.regimes, kernel.regimes, strict=True)
+    ]
     assert all(a == pytest.approx(2 * b) for a, b in wide)
     assert weight_only(kernel, "hopper", "vllm").params == kernel.params
     assert weight_only(kernel, "ampere", "trtllm").params == kernel.params

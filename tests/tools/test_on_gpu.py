@@ -1,4 +1,4 @@
-"""The GPU measuring script from the outside: its dry run, its files and what it refuses."""
+"""The GPU measuring script from the outside: its stand-alone cases in a dry run, their files and what it refuses."""
 
 import csv
 import json
@@ -44,7 +44,7 @@ def read(folder, table):
 def dry(tmp_path_factory):
     folder = tmp_path_factory.mktemp("on_gpu") / "new/results"
     start = time.monotonic()
-    done = run(folder, "--dry-run")
+    done = run(folder, "--dry-run", "--standalone")
     return folder, done, time.monotonic() - start
 
 
@@ -68,11 +68,10 @@ def test_headers_are_the_documented_ones(dry, table):
 
 def test_row_counts(dry):
     """Every case gave its row: 3 formats x (2 rows x 4 layers + LM head + square) and the sustained GEMM, and so on."""
-    ours = {table: [r for r in read(dry[0], table) if r["kernel_source"] != "triton"] for table in DOCUMENTED}
-    counts = {table: len(rows) for table, rows in ours.items()}
+    counts = {table: len(read(dry[0], table)) for table in DOCUMENTED}
     assert counts == {"gemm": 31, "context_attention": 2, "generation_attention": 4, "copy": 6, "launch": 4}
-    # with 4 Triton cases, and 6 of cuDNN that need a GPU
-    assert len(read(dry[0], "details")) == 57
+    # with 6 of cuDNN that need a GPU
+    assert len(read(dry[0], "details")) == 53
 
 
 def test_latencies_are_positive_and_ordered(dry):
@@ -126,18 +125,20 @@ def test_only_the_documented_files(dry):
 # ---- what it refuses
 
 
-def test_no_cuda_device(tmp_path):
+@pytest.mark.parametrize("way", [[], ["--standalone"]])
+def test_no_cuda_device(tmp_path, way):
     """Without a CUDA device and --dry-run it says so in one line, exits with 5 and makes no folder."""
-    done = run(tmp_path / "x")
+    done = run(tmp_path / "x", *way)
     assert done.returncode == 5
     assert done.stderr == "on_gpu: torch finds no CUDA device here; --dry-run tries the script on the CPU\n"
     assert not (tmp_path / "x").exists()
 
 
-def test_folder_that_cannot_be_written(tmp_path):
+@pytest.mark.parametrize("way", [[], ["--standalone"]])
+def test_folder_that_cannot_be_written(tmp_path, way):
     """A folder beneath a file is refused in one line with exit code 2."""
     (tmp_path / "file").write_text("")
-    done = run(tmp_path / "file/results", "--dry-run")
+    done = run(tmp_path / "file/results", "--dry-run", *way)
     assert done.returncode == 2
     assert done.stderr == f"on_gpu: cannot write to '{tmp_path}/file/results': Not a directory\n"
 
@@ -145,9 +146,10 @@ def test_folder_that_cannot_be_written(tmp_path):
 def test_earlier_results_are_kept(dry):
     """A folder with results is refused, so that two runs never mix."""
     before = (dry[0] / "gemm.csv").read_bytes()
-    done = run(dry[0], "--dry-run")
-    assert done.returncode == 2
-    assert "already holds gemm.csv: name a new or empty folder" in done.stderr
+    for way, name in ([], "context_attention.csv"), (["--standalone"], "gemm.csv"):
+        done = run(dry[0], "--dry-run", *way)
+        assert done.returncode == 2
+        assert f"already holds {name}: name a new or empty folder" in done.stderr
     assert (dry[0] / "gemm.csv").read_bytes() == before
 
 
@@ -171,11 +173,11 @@ def test_usage(arguments):
 
 def test_budget_stops_it_cleanly(tmp_path):
     """With no time at all every case is named as skipped with the reason, and the exit code says: incomplete."""
-    done = run(tmp_path, "--dry-run", "--budget", "0")
+    done = run(tmp_path, "--dry-run", "--standalone", "--budget", "0")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "on_gpu: not all core cases ran: see environment.json"
     skipped = json.loads((tmp_path / "environment.json").read_text())["skipped"]
-    assert len(skipped) == 57
+    assert len(skipped) == 53
     assert "the time budget was used up" in {s["reason"] for s in skipped}
     assert read(tmp_path, "gemm") == []
 

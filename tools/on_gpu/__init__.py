@@ -1,1 +1,5 @@
-"""Measure the GPU of a bare machine: python3 and torch are all it needs. Run by ``tools/on_gpu.sh``; see ``app``."""
+"""Measure a GPU from a checkout that is not installed; run by ``tools/on_gpu.sh``. See ``app`` and ``stages``.
+
+With the package's few dependencies, `perfmodel validate` does the work; where they are missing, stand-alone cases that
+need nothing but torch measure the libraries alone.
+"""

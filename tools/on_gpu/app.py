@@ -1,4 +1,4 @@
-"""The application: arguments, device, result folder, run, environment file, exit code."""
+"""The application: arguments, device, result folder, stages or stand-alone cases, environment file, exit code."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from on_gpu import checkout, stages
+
 if TYPE_CHECKING:
     from on_gpu.bench import Bench
     from on_gpu.suite import Run
 
 OK, INCOMPLETE, USAGE, NO_GPU, INTERRUPTED = 0, 1, 2, 5, 130
+#: Of the stand-alone cases; that of all stages is theirs. [s]
 BUDGET_S = 200.0
 GRACE_S = 30.0
 
@@ -26,8 +29,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="on_gpu.sh", description="Measure this machine's GPU at Llama 3 8B's shapes.")
     parser.add_argument("folder", type=Path, help="where the CSV files and environment.json go: a new or empty folder")
     parser.add_argument("--dry-run", action="store_true", help="tiny shapes on the CPU, to try the script itself")
-    parser.add_argument("--budget", type=float, default=BUDGET_S, help=f"seconds for all cases ({BUDGET_S:g})")
+    parser.add_argument("--standalone", action="store_true", help="libraries alone: needs nothing but torch")
+    parser.add_argument(
+        "--budget", type=float, help=f"seconds for all of it ({stages.BUDGET_S:g}; stand-alone {BUDGET_S:g})"
+    )
     options = parser.parse_args(argv)
+    if options.budget is None:
+        options.budget = BUDGET_S if options.standalone else stages.BUDGET_S
     if not 0 <= options.budget <= 86400:
         parser.error(f"--budget must be 0 to 86400 seconds, not {options.budget:g}")
     return options
@@ -159,6 +167,39 @@ def report(run: Run, lines: Sequence[str], core_ran: bool, folder: Path) -> int:
     return OK if core_ran else complain("not all core cases ran: see environment.json", INCOMPLETE)
 
 
+def run_stages(options: argparse.Namespace, start: float) -> int:
+    """Run the stages into the folder; returns the exit code."""
+    import torch
+
+    from on_gpu import environment as probe
+    from on_gpu.tables import FolderError, new_folder
+
+    if not options.dry_run and not torch.cuda.is_available():
+        return complain("torch finds no CUDA device here; --dry-run tries the script on the CPU", NO_GPU)
+    try:
+        new_folder(options.folder)
+    except FolderError as error:
+        return complain(str(error), USAGE)
+    folder = options.folder.resolve()
+    facts = {
+        "format": 1,
+        "dry_run": options.dry_run,
+        "budget_s": options.budget,
+        **probe.versions(),
+        **probe.revision(),
+    }
+    if lacking := checkout.missing(checkout.PICTURE):
+        print(f"on_gpu: no picture without {', '.join(lacking)}", file=sys.stderr, flush=True)
+    listed = stages.stages(folder, options.dry_run, options.budget)
+    ended = stages.run(
+        folder, listed, options.budget - (time.monotonic() - start),
+        lambda line: print(f"on_gpu: {line}", file=sys.stderr, flush=True), facts,
+    )  # fmt: skip
+    print("\n".join(f"{one.name}: {one.status}, {one.seconds:.0f} s" for one in ended))
+    print(f"finished in {time.monotonic() - start:.0f} s; see {folder}")
+    return OK if stages.complete(ended, listed) else complain("the full suite did not run: see suite.log", INCOMPLETE)
+
+
 def _interrupt(signum: int, frame: object) -> None:
     raise KeyboardInterrupt
 
@@ -174,8 +215,15 @@ def main(argv: Sequence[str]) -> int:
     except ImportError as error:
         return complain(f"torch cannot be imported by {sys.executable}: {error}", INCOMPLETE)
     signal.signal(signal.SIGTERM, _interrupt)
+    lacking = checkout.missing(checkout.NEEDED)
+    if lacking and not options.standalone:
+        text = "stand-alone cases alone: our kernels and the comparison need"
+        print(f"on_gpu: {text} {', '.join(lacking)} (pip install)", file=sys.stderr, flush=True)
+        options.budget = min(options.budget, BUDGET_S)
     try:
-        return execute(options, start)
+        if lacking or options.standalone:
+            return execute(options, start)
+        return run_stages(options, start)
     except KeyboardInterrupt:
         return complain("interrupted", INTERRUPTED)
     except OSError as error:

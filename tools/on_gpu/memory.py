@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 
 from on_gpu.cases import Case, Sizes, Tensors, normal, pick
 
 FLOAT = 4  # bytes
-BLOCK = 4096  # elements a Triton program
 
 
 def _maker(count: int, buffers: int, results: int = 0) -> Callable[[torch.device], Tensors]:
@@ -91,22 +89,22 @@ def stream_cases(sizes: Sizes, op: str) -> list[Case]:
     return [stream(op, size) for size in sizes.buffers]
 
 
-def launch(mode: str, source: str = "torch_add", run: Callable[[Tensors], torch.Tensor] = _run_small) -> Case:
+def launch(mode: str) -> Case:
     """Return the case of launching one kernel over 1024 numbers; ``mode`` as in ``Case`` (device: a graph's node)."""
     name = "graph_node" if mode == "device" else mode if mode.startswith("graph") else f"eager_{mode}"
     return Case(
-        name=f"launch {source} {name}",
+        name=f"launch torch_add {name}",
         table="launch",
-        group="launch" if source == "torch_add" else "triton",
-        source=source,
+        group="launch",
+        source="torch_add",
         columns={"mode": name},
         make=_maker(1024, 1),
-        run=run,
-        reference=_plus_one if run is _run_small else _same,
-        tolerance=1e-6 if run is _run_small else 0.0,
+        run=_run_small,
+        reference=_plus_one,
+        tolerance=1e-6,
         set_bytes=8192,
         moved_bytes=8192,
-        core=source == "torch_add",
+        core=True,
         mode=mode,
         rotate=False,
     )
@@ -115,34 +113,3 @@ def launch(mode: str, source: str = "torch_add", run: Callable[[Tensors], torch.
 def launch_cases() -> list[Case]:
     """Return the launch cases: eager issue and round trip, a graph's node, and a one-node graph's round trip."""
     return [launch(mode) for mode in ("issue", "round_trip", "device", "graph_round_trip")]
-
-
-def _triton_run() -> Callable[[Tensors], torch.Tensor]:
-    import triton
-
-    from on_gpu.triton_copy import copy_kernel
-
-    def run(inputs: Tensors) -> torch.Tensor:
-        source, target = inputs
-        count = source.numel()
-        copy_kernel[(triton.cdiv(count, BLOCK),)](source, target, count, BLOCK=BLOCK, num_warps=8)
-        return target
-
-    return run
-
-
-def triton_cases(sizes: Sizes) -> list[Case]:
-    """Return a copy kernel in Triton, its sweep and its launch; one case that says so where Triton is missing."""
-    reason = ""
-    run: Callable[[Tensors], torch.Tensor] = _run_copy
-    try:
-        run = _triton_run()
-    except Exception as error:
-        reason = f"Triton cannot be used: {type(error).__name__}: {error}"
-    copies = [stream("copy", size) for size in sizes.buffers]
-    cases = [
-        replace(case, name=f"triton {case.name}", group="triton", source="triton", run=run, core=False)
-        for case in copies
-    ]
-    cases += [replace(launch(mode, "triton", run), core=False) for mode in ("issue", "device")]
-    return [replace(case, unsupported=reason) for case in cases]

@@ -13,7 +13,7 @@ from on_gpu.bench import TOO_LARGE, Bench, Result, record, run_case, tell
 from on_gpu.cases import Case, Sizes, normal
 from on_gpu.environment import Smi
 from on_gpu.gemms import gemm, gemm_cases
-from on_gpu.memory import launch_cases, stream_cases, triton_cases
+from on_gpu.memory import launch_cases, stream_cases
 from on_gpu.tables import Recorder
 
 
@@ -34,7 +34,6 @@ def all_cases(sizes: Sizes) -> list[Case]:
         *attention_cases(sizes, "flash"),
         *gemm_cases(sizes, "fp8"),
         *gemm_cases(sizes, "int8"),
-        *triton_cases(sizes),
         *stream_cases(sizes, "read"),
         *stream_cases(sizes, "triad"),
         *attention_cases(sizes, "cudnn"),

@@ -31,6 +31,17 @@ class FolderError(RuntimeError):
     """The result folder cannot be used; the message says why."""
 
 
+def new_folder(folder: Path) -> None:
+    """Make the folder of a run; one that holds files already is refused, so that two runs never mix."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        present = sorted(path.name for path in folder.iterdir())
+    except OSError as error:
+        raise FolderError(f"cannot write to {str(folder)!r}: {error.strerror}") from error
+    if present:
+        raise FolderError(f"{str(folder)!r} already holds {present[0]}: name a new or empty folder")
+
+
 class Recorder:
     """Result files in ``folder``, which is made if missing; a folder that holds earlier results is refused."""
 

@@ -145,8 +145,13 @@ def torch_type(fmt: str) -> Any:
 
 
 def clone(inputs: Inputs) -> Inputs:
-    """The same inputs in other memory: tensors in tuples, lists, and dataclasses are copied, all else is kept."""
+    """The same inputs in other memory: tensors in tuples, lists, and dataclasses are copied, all else is kept.
+
+    What has a method ``again`` says by itself what other memory is: other rows of one large table.
+    """
     torch = import_torch()
+    if hasattr(inputs, "again"):
+        return inputs.again()
     if isinstance(inputs, torch.Tensor):
         copy = torch.empty_strided(inputs.shape, inputs.stride(), dtype=inputs.dtype, device=inputs.device)
         return copy.copy_(inputs)

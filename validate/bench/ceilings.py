@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from perfmodel.base.units import engineering
-from perfmodel.validate.bench.streams import Line, Stream, memory_line, steps
+from perfmodel.validate.bench.streams import Line, Stream, beyond, memory_line, steps
 from perfmodel.validate.bench.timing import Timing
 
 #: Operation of a sweep -> what is said of it.
@@ -134,8 +134,7 @@ def memory_items(points: Sequence[Stream], caches: Mapping[str, float], where: s
     """
     last = max(caches.values(), default=0.0)
     lines = memory_line(points, last)
-    far = [p for p in points if p.held >= 2 * last] or [max(points, key=lambda p: p.held)]
-    top = max(far, key=lambda p: p.best)
+    top = max(beyond(points, last), key=lambda p: p.best)
     found = {"memory": Ceiling(top.best, "B/s", _memory_method(top, lines, where))}
     start = statistics.median(found_line.start for found_line in lines.values())
     text = f"measured here: median t0 of the lines t0 + bytes / bandwidth past the caches, {where}"

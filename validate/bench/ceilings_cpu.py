@@ -15,8 +15,8 @@ from perfmodel.validate.bench.timing import Stopwatch, Timing, interleaved
 SIDES = {"fp32": (512, 1024), "bf16": (1024, 1536), "fp16": (512,), "int8": (1024, 1536)}
 #: A product that would take longer is left out. [s]
 LONGEST = 0.25
-#: Elements that stay in a core's nearest caches.
-NEAR = 1 << 14
+#: Elements that stay in a core's nearest caches; and those of each thread from which on torch uses several.
+NEAR, SHARED = 1 << 14, 1 << 16
 #: Time for each number. [s]
 EACH = 0.15
 
@@ -99,20 +99,22 @@ def _peak(watch: Stopwatch, fmt: str, where: str, each: float) -> Ceiling | None
 
 def _elementwise(watch: Stopwatch, where: str, each: float) -> dict[str, Ceiling]:
     torch = import_torch()
-    x, y, one = torch.randn(NEAR), torch.empty(NEAR), torch.zeros(1)
-    rows, soft = torch.randn(NEAR // 256, 256), torch.empty(NEAR // 256, 256)
+    threads = torch.get_num_threads()
+    n = NEAR if threads == 1 else SHARED * threads
+    x, y, one = torch.randn(n), torch.empty(n), torch.zeros(1)
+    rows, soft = torch.randn(n // 256, 256), torch.empty(n // 256, 256)
 
     def softmax() -> object:
         return torch.softmax(rows, -1, out=soft)
 
     exps = [
-        rate(NEAR, _time(watch, [lambda: torch.exp(x, out=y)], each), "OP/s", "torch.exp in cache", where),
-        rate(NEAR, _time(watch, [softmax], each), "OP/s", "torch.softmax in cache, an exponential each", where),
+        rate(n, _time(watch, [lambda: torch.exp(x, out=y)], each), "OP/s", "torch.exp in cache", where),
+        rate(n, _time(watch, [softmax], each), "OP/s", "torch.softmax in cache, an exponential each", where),
     ]
     fma = _time(watch, [lambda: torch.addcmul(x, x, x, out=y)], each)
     call = _time(watch, [lambda: torch.add(one, one, out=one)], each)
     return {
         "exp": best(exps),
-        "fma": rate(2 * NEAR, fma, "FLOP/s", "torch.addcmul in cache", where),
+        "fma": rate(2 * n, fma, "FLOP/s", "torch.addcmul in cache", where),
         "launch": latency(call, "a call of torch.add on one number", where),
     }

@@ -9,7 +9,9 @@ from typing import Any
 
 from perfmodel.hwspecs.schema import Gpu
 from perfmodel.roofline.calibrated.form import smax
+from perfmodel.roofline.calibrated.shapes import ask
 from perfmodel.roofline.op import Op
+from perfmodel.roofline.times import HBM
 from perfmodel.validate.bench.ceilings import Ceilings
 from perfmodel.validate.bench.operators import family, unpack
 from perfmodel.validate.bench.predict import CEILINGS, FITTED, Column, Prediction, bound, predict
@@ -43,8 +45,7 @@ class Compared:
     limiter : str
         What sets it.
     terms : Mapping[str, float]
-        Where the time goes, in seconds that add up to the measured ones: ``bound``, ``launch``, ``overlap``, ``tiles``,
-        ``tail``, ``ramp``, ``rest``.
+        Where the time goes, in seconds that add up to the measured ones: see ``gap_terms``.
     beside : Mapping[str, float]
         Library -> its time. [s]
     """
@@ -146,13 +147,21 @@ def _compared(
     op = unpack(r.operator, r.shape)
     least, limiter, needs = bound(spec, op)
     predictions = {c.name: predict(c, op) for c in columns}
-    terms = gap_terms(r.median, least, needs, found, r.more.get("detail", {}), spec)
+    best = next((c for c in columns if c.name == FITTED), columns[0])
+    terms = gap_terms(r.median, least, needs, found.get("t0"), shares(best, op), r.more.get("detail", {}), spec)
     return Compared(r, op, family(op), predictions, columns[0].name, least, limiter, terms, beside)
 
 
+def shares(column: Column, op: Op) -> Mapping[str, float]:
+    """The four numbers of the simple form by which a column predicts an operator."""
+    asked, efficiency = ask(op), column.clock.efficiency
+    return (efficiency.kernel(asked.kind, asked.formats) if asked.kind else efficiency.other(op)).params
+
+
 def gap_terms(
-    measured: float, least: float, needs: Mapping[str, float], found: Ceilings, detail: Mapping[str, Any], spec: Gpu
-) -> dict[str, float]:
+    measured: float, least: float, needs: Mapping[str, float], start: float, p: Mapping[str, float],
+    detail: Mapping[str, Any], spec: Gpu,
+) -> dict[str, float]:  # fmt: skip
     """Where a measured time goes: terms that add up to it, the last one what nothing explains. [s]
 
     Parameters
@@ -161,27 +170,36 @@ def gap_terms(
         The bound.
     needs : Mapping
         Seconds of each resource.
+    start : float
+        t0 of the memory's line. [s]
+    p : Mapping
+        Numbers of the simple form.
     detail : Mapping
-        ``padding``: computed over needed work of the tiles, ``programs``: blocks that the kernel starts.
+        ``padding``: computed over needed work of the tiles, ``programs``: blocks that the kernel starts, ``resident``
+        of them on a multiprocessor.
 
     Returns
     -------
     dict
-        ``bound``; ``launch``: of the measured call; ``ramp``: t0 of the memory's line, where memory limits;
-        ``overlap``: what adds when arithmetic and memory do not overlap at all; ``tiles``: padded work; ``tail``: the
-        last, partly filled wave over the multiprocessors; ``rest``.
+        ``bound``; ``launch``; ``overlap``: arithmetic and memory that do not hide one another; ``slow arithmetic`` or
+        ``slow memory``: the share of its ceiling that the kernel is known to reach; ``ramp``: t0, where memory limits
+        and is large; ``tiles``: padded work; ``tail``: the last, partly filled wave over the multiprocessors; ``rest``.
     """
-    compute = max((s for n, s in needs.items() if n not in ("hbm", "scale_up")), default=0.0)
-    stream = needs.get("hbm", 0.0)
-    terms = {"bound": least, "launch": found.get("launch:graph") or found.get("launch")}
-    terms["ramp"] = min(found.get("t0"), 0.2 * measured) if stream >= compute else 0.0
-    terms["overlap"] = float(smax(compute, stream, 1.0)) - max(compute, stream)
-    padding, programs = float(detail.get("padding", 1.0)), float(detail.get("programs", 0.0))
-    terms["tiles"] = compute * (padding - 1)
-    sms = spec.compute.sms.value if spec.compute.sms else 0.0
-    if programs and sms and spec.kind != "cpu":
-        slots = sms * float(detail.get("resident", 1.0))
-        terms["tail"] = max(compute, stream) * (-(-programs // slots) * slots / programs - 1)
+    compute = max((s for n, s in needs.items() if n not in (HBM, "scale_up")), default=0.0)
+    stream = needs.get(HBM, 0.0)
+    at_best = float(smax(compute, stream, p["overlap"]))
+    slower, slowed = compute / p["matrix"], stream / p["memory"]
+    terms = {"bound": least, "launch": p["launch"], "overlap": at_best - max(compute, stream)}
+    what = "slow arithmetic" if slower >= slowed else "slow memory"
+    terms[what] = float(smax(slower, slowed, p["overlap"])) - at_best
+    if spec.kind != "cpu":
+        if stream >= compute:
+            terms["ramp"] = start
+        padding, programs = float(detail.get("padding", 1.0)), float(detail.get("programs", 0.0))
+        terms["tiles"] = compute * (padding - 1)
+        slots = (spec.compute.sms.value if spec.compute.sms else 1.0) * float(detail.get("resident", 1.0))
+        if programs:
+            terms["tail"] = max(compute, stream) * (-(-programs // slots) * slots / programs - 1)
     return {**terms, "rest": measured - sum(terms.values())}
 
 

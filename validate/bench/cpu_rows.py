@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from perfmodel.roofline.op import Op
-from perfmodel.validate.bench.case import Case, Inputs, NotRealised, Tensor, draw, pick, torch_type
+from perfmodel.validate.bench.case import Case, Inputs, NotRealised, Tensor, draw, pick
 from perfmodel.validate.bench.cpu_passes import FORMAT
 from perfmodel.validate.bench.cpu_products import ENGINE
 from perfmodel.validate.bench.machine import import_torch
@@ -21,23 +22,54 @@ def _format(i: Any, name: str = "act_bytes") -> str:
     return fmt
 
 
+@dataclass(frozen=True)
+class Places:
+    """Some rows of a large table.
+
+    Attributes
+    ----------
+    table : Tensor
+        Shared by all copies.
+    rows : Tensor
+        Which ones.
+    values : Tensor, optional
+        What is written there.
+    """
+
+    table: Tensor
+    rows: Tensor
+    values: Tensor | None = None
+
+    def again(self) -> Places:
+        """Other rows of the same table."""
+        rows = import_torch().randint(0, len(self.table), self.rows.shape)
+        return Places(self.table, rows, self.values)
+
+
+def _places(tokens: int, width: int, fmt: str, write: bool) -> Places:
+    torch = import_torch()
+    entries = max(int(TABLE / (width * WIDTH[fmt])), tokens, 16)
+    table = draw((16, width), fmt).repeat(-(-entries // 16), 1)
+    rows = torch.randperm(len(table))[:tokens]
+    return Places(table, rows, draw((tokens, width), fmt) if write else None)
+
+
 def embedding(op: Op) -> Case:
     """Rows gathered from a table: ``torch.nn.functional.embedding``."""
     i: Any = op.inputs
     tokens, d, fmt = int(i["tokens"]), int(i["d"]), _format(i)
     torch = import_torch()
-    entries = max(int(TABLE / (d * WIDTH[fmt])), 16)
 
     def make() -> Inputs:
-        return draw((16, d), fmt).repeat(-(-entries // 16), 1), torch.randint(0, entries, (tokens,))
+        return _places(tokens, d, fmt, write=False)
 
-    def run(inputs: Inputs) -> Tensor:
-        return torch.nn.functional.embedding(inputs[1], inputs[0])
+    def run(inputs: Places) -> Tensor:
+        return torch.nn.functional.embedding(inputs.rows, inputs.table)
 
-    def reference(inputs: Inputs, result: Tensor) -> tuple[Tensor, Tensor]:
-        return result.double(), inputs[0][inputs[1]].double()
+    def reference(inputs: Places, result: Tensor) -> tuple[Tensor, Tensor]:
+        return result.double(), inputs.table[inputs.rows].double()
 
-    touched = max(float(TABLE), 2 * tokens * d * WIDTH[fmt])
+    touched = 2 * tokens * d * WIDTH[fmt]
     return Case(title(op, fmt), op, ENGINE, "torch embedding", fmt, make, run, reference, touched)
 
 
@@ -47,20 +79,19 @@ def kv_write(op: Op) -> Case:
     tokens, elements, fmt = int(i["tokens"]), int(i["elements"]), _format(i)
     if float(i["kv_bytes"]) != float(i["act_bytes"]):
         raise NotRealised("a cache in another format than the activations")
-    torch = import_torch()
-    slots = max(int(TABLE / (elements * WIDTH[fmt])), tokens)
 
     def make() -> Inputs:
-        cache = torch.zeros((slots, elements), dtype=torch_type(fmt))
-        return cache, torch.randperm(slots)[:tokens], draw((tokens, elements), fmt)
+        return _places(tokens, elements, fmt, write=True)
 
-    def run(inputs: Inputs) -> Tensor:
-        return inputs[0].index_copy_(0, inputs[1], inputs[2])
+    def run(inputs: Places) -> Tensor:
+        return inputs.table.index_copy_(0, inputs.rows, inputs.values)
 
-    def reference(inputs: Inputs, result: Tensor) -> tuple[Tensor, Tensor]:
-        return result[inputs[1]].double(), inputs[2].double()
+    def reference(inputs: Places, result: Tensor) -> tuple[Tensor, Tensor]:
+        assert inputs.values is not None
+        return result[inputs.rows].double(), inputs.values.double()
 
-    return Case(title(op, fmt), op, ENGINE, "torch index_copy_", fmt, make, run, reference, float(TABLE))
+    touched = 2 * tokens * elements * WIDTH[fmt]
+    return Case(title(op, fmt), op, ENGINE, "torch index_copy_", fmt, make, run, reference, touched)
 
 
 def combine(op: Op) -> Case:

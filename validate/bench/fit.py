@@ -32,8 +32,10 @@ Array = NDArray[np.float64]
 LEAST_ROWS = 4
 #: Where a fit starts, but for the launch: what is usual on processors and GPUs alike.
 START = {"matrix": 0.7, "memory": 0.7, "overlap": 1.3}
+#: From here on the longer of the two hides the other.
+MOST_OVERLAP = 8.0
 #: Weight of the prior, most e-folds away from it, and the error at which a row counts linearly: see ``fit_log``.
-PRIOR, REACH, SCALE = 0.02, 6.0, 0.15
+PRIOR, REACH, SCALE = 0.02, 6.0, 0.3
 
 
 @dataclass(frozen=True)
@@ -106,10 +108,10 @@ def cells(results: Sequence[Result], spec: Gpu) -> list[Cell]:
 
 
 def _physical(p: Mapping[str, float]) -> dict[str, float]:
-    """Parameters within what they mean: shares of a ceiling, and no less overlap than none."""
+    """Parameters within what they mean: shares of a ceiling, overlap between none and nearly all."""
     return {
         "launch": p["launch"], "matrix": min(p["matrix"], 1.0), "memory": min(p["memory"], 1.0),
-        "overlap": max(p["overlap"], 1.0),
+        "overlap": min(max(p["overlap"], 1.0), MOST_OVERLAP),
     }  # fmt: skip
 
 

@@ -65,6 +65,8 @@ class Measured:
         What a library's call said instead of running.
     states : tuple
         Clocks before and after.
+    spoiled : float
+        Share of the readings that other processes spoiled.
     """
 
     case: Case
@@ -73,6 +75,7 @@ class Measured:
     copies: int
     notes: Mapping[str, str] = field(default_factory=dict)
     states: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
+    spoiled: float = 0.0
 
     def results(self) -> list[Result]:
         """As the store keeps them: the case's own, then the libraries' under their names as engine."""
@@ -117,11 +120,17 @@ def measure(case: Case, room: Room, budget: float) -> Measured:
         sets = [first, *(clone(first) for _ in range(copies - 1))]
         candidates: dict[str, Sequence[Callable[[], object]]] = {"": _calls(case.run, sets)}
         candidates |= {name: _calls(run, sets) for name, run in beside.items()}
-        before = machine.state(room.device)
+        before, counts = machine.state(room.device), _counts(room.watch)
         timings = interleaved(room.watch, candidates, budget=budget, precise=room.precise)
-        after = machine.state(room.device)
+        after, later = machine.state(room.device), _counts(room.watch)
     room.forget()
-    return Measured(case, timings, error, copies, notes, (before, after))
+    spoiled = (later[1] - counts[1]) / max(later[0] - counts[0], 1)
+    return Measured(case, timings, error, copies, notes, (before, after), spoiled)
+
+
+def _counts(watch: Stopwatch) -> tuple[int, int]:
+    """Readings so far, and spoiled ones."""
+    return getattr(watch, "readings", 0), getattr(watch, "spoiled", 0)
 
 
 def _calls(run: Callable[[Any], object], sets: Sequence[Any]) -> list[Callable[[], object]]:

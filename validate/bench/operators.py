@@ -97,6 +97,28 @@ def rejection(batch: float, drafts: float, vocab: float, act_bytes: float = 4.0)
     return _op("rejection", "sampling", ops.sampling, rows=float(rows), vocab=float(vocab), act_bytes=act_bytes)
 
 
+def sampling(rows: float, vocab: float, act_bytes: float = 4.0) -> Op:
+    """A token a row: softmax over the logits and one draw."""
+    return _op("sampling", "sampling", ops.sampling, rows=float(rows), vocab=float(vocab), act_bytes=act_bytes)
+
+
+def embedding(tokens: float, d: float, math: str) -> Op:
+    """Rows gathered from the embedding."""
+    width = WIDTH[math]
+    return _op(
+        "embedding", "embedding", ops.embedding, tokens=float(tokens), d=float(d), weight_bytes=width, act_bytes=width
+    )  # fmt: skip
+
+
+def kv_write(tokens: float, elements: float, math: str) -> Op:
+    """New keys and values stored in the cache, ``elements`` of them a token."""
+    width = WIDTH[math]
+    return _op(
+        "kv_write", "kv_write", ops.kv_write, tokens=float(tokens), elements=float(elements), kv_bytes=width,
+        act_bytes=width,
+    )  # fmt: skip
+
+
 def pack(op: Op) -> dict[str, Any]:
     """An operator as the store keeps it."""
     return {"op": op.name, "formula": op.formula.__name__, **op.inputs}
@@ -134,7 +156,7 @@ def key(op: Op) -> tuple[str, str]:
 def family(op: Op) -> str:
     """What people call it: gemm, prefill, decode, experts, or its own name."""
     kind = ask(op).kind
-    return {"mla_generation": "decode", "mla_context": "prefill"}.get(kind, kind) or op.name
+    return {"mla_generation": "decode", "mla_context": "prefill"}.get(kind, kind) or passes_of(op)[0]
 
 
 def title(op: Op, fmt: str) -> str:
@@ -147,4 +169,5 @@ def title(op: Op, fmt: str) -> str:
         "batched_per_head": ("m", "heads", "n", "k"),
     }[op.formula.__name__]  # fmt: skip
     sizes = " ".join(f"{name}={float(op.inputs[name]):g}" for name in shown)  # type: ignore[arg-type]
-    return f"{family(op)} {fmt} {sizes}"
+    name = family(op) if ask(op).kind else op.name
+    return f"{name} {fmt} {sizes}"

@@ -143,7 +143,7 @@ def kernel_case(
     if fmt not in own.formats:
         raise UsageError(f"--dtype: {own.name} has {', '.join(own.formats)}, not {printable(fmt, 20)!r}")
     op = own.op(sizes, fmt)
-    beside: dict[str, Callable[[Operands], Tensor]] = {own.library: own.theirs}
+    beside: dict[str, Callable[[Operands], Tensor]] = {own.library_name(fmt): own.theirs}
     if device == "cuda" and own.ours is not None and fmt != "fp32":
         ours = own.ours(fmt)
         beside[f"ours: {_named(ours, own)}"] = lambda x: ours(*x.args)

@@ -38,8 +38,8 @@ class OwnOp:
         (sizes, format, device) -> operands, drawn at random.
     exact : Callable
         (operands, result) -> a sample of the result, and the same in float64.
-    library : str
-        What ``theirs`` calls.
+    library : Mapping or str
+        What ``theirs`` calls, by format where it differs (``""``: the others).
     theirs : Callable
         (operands) -> result.
     ours : Callable, optional
@@ -58,11 +58,15 @@ class OwnOp:
     op: Callable[[Numbers, str], Op]
     make: Callable[[Numbers, str, str], Operands]
     exact: Callable[[Operands, Tensor], tuple[Tensor, Tensor]]
-    library: str
+    library: Mapping[str, str] | str
     theirs: Callable[[Operands], Tensor]
     ours: Callable[[str], Call] | None
     formats: tuple[str, ...] = SIXTEEN
     least: Mapping[str, float] = field(default_factory=dict)
+
+    def library_name(self, fmt: str) -> str:
+        """What ``theirs`` calls in a format."""
+        return self.library if isinstance(self.library, str) else self.library.get(fmt, self.library[""])
 
     def result_shape(self, sizes: Numbers) -> tuple[int, ...]:
         """Shape of the result."""
@@ -99,6 +103,7 @@ def _rows(columns: int) -> tuple[Numbers, ...]:
 
 #: Rounding of values that stand for themselves, not for sums.
 _PASS = {"bf16": 2e-2, "fp16": 2e-3, "fp32": 2e-5}
+_PRODUCTS = {"": "torch.mm", "int8": "torch._int_mm, scaled", "fp8": "torch._scaled_mm"}
 _HEADS = {"heads": 32, "kv_heads": 8, "dim": 128}
 
 _LIST = (
@@ -107,7 +112,7 @@ _LIST = (
         signature="a [m, k], b [n, k]; int8: and scale_a [m], scale_b [n]; fp8: and scale_a [1], scale_b [1] (fp32)",
         gives="a b^T, times the scales: [m, n], in the format of a (int8, fp8: bf16)",
         shape=("m", "n"), defaults=tuple({"m": m, "n": 4096, "k": 4096} for m in (1, 64, 1024)), op=_gemm,
-        make=calls.product_make, exact=calls.product_exact, library="torch.mm, _int_mm or _scaled_mm",
+        make=calls.product_make, exact=calls.product_exact, library=_PRODUCTS,
         theirs=calls.product_theirs, ours=calls.product_ours, formats=(*SIXTEEN, "int8", "fp8"),
     ),
     OwnOp(

@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfmodel.base.errors import NoGpu, UsageError
+from perfmodel.base.errors import NoGpu
+from perfmodel.hwspecs import detect
 from perfmodel.hwspecs.schema import Gpu
-from perfmodel.roofline.op import Op
-from perfmodel.validate.bench import machine
+from perfmodel.validate.bench import machine, predict
 from perfmodel.validate.bench.case import Case
+from perfmodel.validate.bench.ceilings import Ceilings
 from perfmodel.validate.bench.measure import Measured, TooLarge, measure
 from perfmodel.validate.bench.own_kernel import inspect, kernel_case
 from perfmodel.validate.bench.own_ops import OwnOp
+from perfmodel.validate.bench.predict import Column, Prediction
 from perfmodel.validate.bench.session import Session, session
 
 #: Name of a run in the store.
@@ -21,35 +23,22 @@ SUITE = "kernel"
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """What is expected of an operator. [s]
+class Outcome:
+    """A kernel on one shape.
 
     Attributes
     ----------
+    sizes : Mapping
+    measured : Measured
+    prediction : Prediction, optional
     bound : float
-        By the roofline.
-    predicted, low, high : float
-        By the fit of this device, else by the nearest.
-    origin : str
-        Of the prediction.
-    limiter : str
+        By the roofline; 0 where no spec describes the device. [s]
     """
-
-    bound: float
-    predicted: float
-    low: float
-    high: float
-    origin: str
-    limiter: str
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A kernel on one shape."""
 
     sizes: Mapping[str, int]
     measured: Measured
     prediction: Prediction | None
+    bound: float
 
 
 @dataclass(frozen=True)
@@ -75,31 +64,23 @@ class Report:
     notes: tuple[str, ...]
 
 
-def spec_of(device: str) -> Gpu | None:
-    """The spec of the device that is measured; None for a GPU that no spec describes."""
-    from perfmodel.hwspecs import detect
+def column(device: str, engine: str) -> tuple[Gpu, Column] | None:
+    """Spec of the device and what predicts on it: this machine's fit, else shares of the rates in its spec.
 
-    if device == "cpu":
-        return detect.cpu()
+    None for a GPU that no spec describes.
+    """
     try:
-        return detect.local_gpu()
+        spec = detect.cpu() if device == "cpu" else detect.local_gpu()
     except NoGpu:
         return None
-
-
-def predict(op: Op, gpu: Gpu, engine: str) -> Prediction:
-    """Bound and calibrated time of an operator on a device, with the fit of ``engine`` where this machine has one."""
-    from perfmodel.roofline.calibrated.model import Calibrated
-    from perfmodel.roofline.efficiency import load
-
-    try:
-        fits = load(gpu, engine)
-    except UsageError:  # this machine has no fit of its own
-        fits = load(gpu)
-    found = Calibrated(gpu, fits).time(op)
-    return Prediction(
-        float(found.bound), float(found.predicted), float(found.low), float(found.high), found.origin, found.limiter
-    )  # fmt: skip
+    if (own := predict.by_fit(spec, engine)) is not None:
+        return spec, own
+    plain, shares = predict.by_ceilings(Ceilings({}), spec, engine, device), predict.ASSUMED_SHARES[device]
+    words = (
+        f"{shares['matrix']:.0%} of the peaks and {shares['memory']:.0%} of the bandwidth of {spec.title} (assumed); "
+        "`perfmodel validate --calibrate` fits this machine"
+    )
+    return spec, Column(plain.name, plain.clock, words)
 
 
 def run(
@@ -136,14 +117,22 @@ def run(
     cases = [kernel_case(call, name, own, one, chosen, where) for one in sizes]
     outcomes: list[Outcome] = []
     with session(where, SUITE, False, threads, say) as s:
-        spec = spec_of(where)
+        known = column(where, s.engine)
         for case, one in zip(cases, sizes, strict=True):
             say(case.name)
             if (found := _one(s, case, own, one, budget)) is not None:
-                outcomes.append(Outcome(one, found, predict(case.op, spec, s.engine) if spec else None))
+                outcomes.append(_outcome(one, found, known))
         s.store.finish(s.run)
     notes = dict.fromkeys(f"{who}: {said}" for o in outcomes for who, said in o.measured.notes.items())
-    return Report(name, own.name, chosen, s.run.device, tuple(outcomes), tuple(s.left), tuple(notes))
+    words = f"prediction: {known[1].words}" if known else "no prediction: no spec describes this GPU"
+    return Report(name, own.name, chosen, s.run.device, tuple(outcomes), tuple(s.left), (*notes, words))
+
+
+def _outcome(sizes: Mapping[str, int], found: Measured, known: tuple[Gpu, Column] | None) -> Outcome:
+    if known is None:
+        return Outcome(sizes, found, None, 0.0)
+    spec, told = known
+    return Outcome(sizes, found, predict.predict(told, found.case.op), predict.bound(spec, found.case.op)[0])
 
 
 def _one(s: Session, case: Case, own: OwnOp, sizes: Mapping[str, int], budget: float) -> Measured | None:

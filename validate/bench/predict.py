@@ -106,7 +106,8 @@ def by_fit(spec: Gpu, engine: str) -> Column | None:
     if not fits:
         return None
     found = Efficiency(spec, engine, fits)
-    return Column(FITTED, Calibrated(spec, found), f"fitted to this machine{fits[0].remark.removeprefix(', measured')}")
+    words = f"fitted to this machine{fits[0].remark.removeprefix(', measured on this machine')}"
+    return Column(FITTED, Calibrated(spec, found), words)
 
 
 def shipped(spec: Gpu) -> list[Column]:

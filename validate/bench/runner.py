@@ -250,7 +250,8 @@ def _notes(s: Session, compared: Sequence[Compared], fit: DeviceFit | None) -> l
     beaten = [c for c in compared if c.measured < c.bound]
     if beaten:
         most = max(c.attained for c in beaten)
-        notes.append(f"{len(beaten)} cases are faster than the ceilings allow, by {most - 1:.0%} at most")
+        many = "1 case is" if len(beaten) == 1 else f"{len(beaten)} cases are"
+        notes.append(f"{many} faster than the ceilings allow, by {most - 1:.0%} at most")
     if fit is not None:
         notes += [f"not fitted: {text}" for text in fit.skipped]
     for r in s.results:

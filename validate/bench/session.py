@@ -29,6 +29,8 @@ CEILINGS = "ceilings"
 PROBES, BUSY = 12, 0.34
 #: Time for a case: at least, and at most. [s]
 LEAST, MOST = 0.1, 1.0
+#: A case of whose readings a larger share was spoiled is measured again.
+SPOILED = 0.3
 #: Keys of a machine's description that may differ between the parts of one run.
 LOOSE = ("device", "threads")
 ENGINES = {"cpu": "torch-cpu", "cuda": "triton"}
@@ -259,27 +261,37 @@ def measure_all(s: Session, wanted: Sequence[Wanted], budget: float) -> None:
             cases.setdefault(case.name, (one, case))
     if done and cases:
         s.say(f"{len(done)} cases are kept already, {len(cases)} are left")
-    end = time.perf_counter() + budget
+    end, again = time.perf_counter() + budget, []
     for number, (one, case) in enumerate(cases.values(), 1):
         rest = end - time.perf_counter()
         if rest <= 0:
             s.left.append(f"{len(cases) - number + 1} cases: the time of {budget:g} s was spent (--budget)")
-            return
-        _one(s, one, case, min(max(rest / (len(cases) - number + 1), LEAST), MOST), f"{number}/{len(cases)}")
+            break
+        each = min(max(rest / (len(cases) - number + 1), LEAST), MOST)
+        if not _one(s, one, case, each, f"{number}/{len(cases)}"):
+            again.append((one, case))
+    for one, case in again:
+        if not _one(s, one, case, LEAST, "again"):
+            s.left.append(f"{case.name}: other processes disturbed most of its batches, twice")
 
 
-def _one(s: Session, wanted: Wanted, case: Case, budget: float, place: str) -> None:
+def _one(s: Session, wanted: Wanted, case: Case, budget: float, place: str) -> bool:
+    """Measure a case and keep it; false when it was disturbed so much that it should be measured again."""
     try:
         found = measure(case, s.room, budget)
     except WrongResult as error:
         s.wrong.append(str(error))
         s.say(f"wrong: {error}")
-        return
+        return True
     except TooLarge as error:
         s.left.append(f"{case.name}: {error}")
-        return
+        return True
+    if found.spoiled > SPOILED:
+        s.say(f"{place} {case.name}: disturbed by other processes")
+        return False
     more = {"set": wanted.set, "columns": wanted.columns}
     for result in found.results():
         s.store.add(s.run, replace(result, more={**result.more, **more}))
     t = found.timings[""]
     s.say(f"{place} {case.name}: {engineering(t.median, 's')} (noise {t.noise:.0%})")
+    return True

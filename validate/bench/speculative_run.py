@@ -14,8 +14,8 @@ from perfmodel.validate.bench.speculation import run as run_pair
 from perfmodel.validate.bench.store import Result
 from perfmodel.validate.bench.transformer import Sizes, Transformer
 
-#: Name of a run in the store, and of its rows' operator: they have no time of a single kernel.
-SUITE, OPERATOR = "speculative", "speculative"
+#: Name of a run in the store; and the operator and engine of its rows: no kernel of the device's own engine.
+SUITE = OPERATOR = ENGINE = "speculative"
 GAMMAS = (1, 3, 5)
 #: Rounds for each draft length.
 ROUNDS = 300
@@ -90,7 +90,7 @@ def measure(
         found = run_pair(
             model, draft_layers, gamma, rounds=rounds, seconds=seconds / len(gammas), seed=seed + gamma, kernel=kernel
         )
-        s.store.add(s.run, _row(found, sizes, draft_layers, s.engine))
+        s.store.add(s.run, _row(found, sizes, draft_layers))
         s.say(
             f"gamma {gamma}: tau {found.tau:.3f}, expected {found.tau_expected:.3f} ({found.off:+.1f} standard errors)"
         )
@@ -99,12 +99,12 @@ def measure(
     return Speculated(s.run.device, sizes, draft_layers, verifier, tuple(outcomes))
 
 
-def _row(found: Outcome, sizes: Sizes, draft_layers: int, engine: str) -> Result:
+def _row(found: Outcome, sizes: Sizes, draft_layers: int) -> Result:
     """As the store keeps it: the time is that of a token."""
     shape = {"gamma": found.gamma, "draft_layers": draft_layers, **asdict(sizes)}
     token = found.plain_seconds / found.speedup
     name = f"speculative decoding gamma={found.gamma} draft={draft_layers}/{sizes.layers} layers"
-    return Result(name, OPERATOR, engine, "fp32", shape, token, token, token, 0.0, found.rounds, asdict(found))
+    return Result(name, OPERATOR, ENGINE, "fp32", shape, token, token, token, 0.0, found.rounds, asdict(found))
 
 
 def run(

@@ -89,7 +89,7 @@ def line(moved: Sequence[float], seconds: Sequence[float]) -> Line:
     return Line(float(start), float(1 / slope), float(np.abs(fitted / t - 1).max()), len(b))
 
 
-def beyond(points: Sequence[Stream], cache: float, factor: float = 2.0) -> list[Stream]:
+def beyond(points: Sequence[Stream], cache: float, factor: float = 4.0) -> list[Stream]:
     """Points whose buffers are past a cache by a factor; the largest one where none is."""
     found = [p for p in points if p.held >= factor * cache]
     return found or [max(points, key=lambda p: p.held)]

@@ -127,6 +127,8 @@ _LISTS = {
 #: Formats of products and of attention on each kind of device.
 PRODUCTS = {"cpu": ("fp32", "bf16", "int8"), "cuda": ("bf16", "fp8", "int8")}
 ATTENTION = {"cpu": ("bf16", "fp32"), "cuda": ("bf16",)}
+#: Columns of a rope: those of a head.
+HEAD = 128
 #: Bytes of a product's result, where it is not 2: torch leaves int8 products in int32.
 RESULTS = {("cpu", "fp32"): 4.0, ("cpu", "int8"): 4.0}
 
@@ -192,5 +194,10 @@ def _kinds(device: str, s: Shapes) -> Iterator[Iterator[tuple[Op, int | None]]]:
     yield ((o.latent(*shape), None) for shape in s.latent)
     yield ((o.grouped(*shape, "bf16"), None) for shape in s.experts)
     for name in o.PASSES if device == "cpu" else ("norm", "activation", "rope"):
-        yield ((o.passing(name, *shape, "bf16"), shape[1]) for shape in s.passes)
+        wide = HEAD if name == "rope" else None
+        yield ((o.passing(name, *shape, "bf16"), wide or shape[1]) for shape in s.passes)
+    if device == "cpu":
+        yield ((o.embedding(*shape, "bf16"), None) for shape in s.passes)
+        yield ((o.kv_write(*shape, "bf16"), None) for shape in s.passes)
+        yield ((o.sampling(*shape, 2.0), None) for shape in s.rejection)
     yield ((o.rejection(b, 4, v, 4.0 if device == "cpu" else 2.0), None) for b, v in s.rejection)

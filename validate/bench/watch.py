@@ -18,6 +18,8 @@ from perfmodel.validate.bench.timing import Call
 
 #: Share of a batch's time, and time, that may be lost to other processes before it counts as disturbed. [1, s]
 LOST_SHARE, LOST = 0.01, 30e-6
+#: With several threads a reading is spoiled when the least disturbed batch has lost more than this share.
+SPOILED = 0.1
 #: Batches that are taken for one reading at most, and the pause before the next: a thread that slept is run first. [s]
 TRIES, PAUSE = 3, 2e-3
 
@@ -58,12 +60,14 @@ class CpuWatch:
     ----------
     batches, disturbed : int
         Taken so far, and those that other processes disturbed.
+    readings, spoiled : int
+        Given so far, and those that had to be taken from a disturbed batch whose wait cannot be told apart.
     """
 
     goes_on = True
 
     def __init__(self, threads: int) -> None:
-        self.threads, self.batches, self.disturbed = threads, 0, 0
+        self.threads, self.batches, self.disturbed, self.readings, self.spoiled = threads, 0, 0, 0, 0
         self._next: dict[int, int] = {}
         self.name = "perf_counter less the wait for a processor" if threads == 1 else "perf_counter, least disturbed"
 
@@ -75,16 +79,19 @@ class CpuWatch:
     def seconds(self, calls: Sequence[Call], repeats: int) -> float:
         """Seconds a call of ``repeats`` calls, going round through ``calls``."""
         taken = []
-        for attempt in range(TRIES):
+        self.readings += 1
+        for attempt in range(TRIES if self.threads == 1 else 2 * TRIES):
             if attempt:
-                time.sleep(PAUSE)
+                time.sleep(PAUSE * attempt)
             elapsed, lost = self._batch(calls, repeats)
             self.batches += 1
             if lost <= LOST + LOST_SHARE * elapsed:
                 return elapsed / repeats
             self.disturbed += 1
             taken.append((lost / elapsed, elapsed - lost if self.threads == 1 else elapsed))
-        return max(min(taken)[1], 1e-9) / repeats
+        share, best = min(taken)
+        self.spoiled += self.threads > 1 and share > SPOILED
+        return max(best, 1e-9) / repeats
 
     def _batch(self, calls: Sequence[Call], repeats: int) -> tuple[float, float]:
         """Time of a batch, and the part of it that was lost. [s]"""

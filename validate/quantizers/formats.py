@@ -24,7 +24,6 @@ from perfmodel.validate.quantizers.floats import (
 from perfmodel.validate.quantizers.grid import Grid, find_scales, to_integers, to_values
 from perfmodel.validate.quantizers.theory import spread_factor
 
-
 #: From this share of the largest value on a weight is the one that set the scale: it loses nothing.
 AT_END = 1 - 1e-6
 
@@ -40,8 +39,8 @@ class Rounded:
     variance : torch.Tensor
         ``s^2 / 12`` of each weight, with the step s that it met; broadcasts to (out, in).
     expected : torch.Tensor
-        The same, corrected: for groups of integers whose values spread less than a step or two, and for what lies at the
-        end of the range, which is exact, or beyond it, which is clipped.
+        The same, corrected: for groups of integers whose values spread less than a step or two, and for what lies at
+        the end of the range, which is exact, or beyond it, which is clipped.
     """
 
     values: torch.Tensor

@@ -209,9 +209,9 @@ def _rounded(matrix: Matrix, fmt: Format, x: tuple[torch.Tensor, torch.Tensor] |
         for sums, inputs in zip(outputs, x or (), strict=True):
             sums[0] += float(((inputs @ off.T) ** 2).sum())
             sums[1] += float(((inputs @ w.T) ** 2).sum())
-    shares = [a / b if b else 0.0 for a, b in outputs]
+    seen, held_out = [a / b if b else 0.0 for a, b in outputs] or (None, None)
     return MatrixError(
         matrix.name, matrix.shape, fmt.name, METHODS[0], noise / power if power else 0.0,
-        plain / noise if noise else None, expected / noise if noise else None,
-        *(shares or (None, None)), salience(x[0]) if x else None,
+        plain / noise if noise else None, expected / noise if noise else None, seen, held_out,
+        salience(x[0]) if x else None,
     )  # fmt: skip

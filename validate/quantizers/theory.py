@@ -6,8 +6,9 @@ weights round to 0, and lose less than that. For a normal density of deviation `
 
     1 + 12/pi^2 sum over k of (-1)^k / k^2 exp(-2 pi^2 k^2 d^2 / s^2)
 
-(Widrow and Kollar, "Quantization Noise", 2008, chapter 4): within 1 % of 1 from ``d = 0.6 s`` on. Clipping adds ``integral of (x - x_max)^2 p(x)`` beyond the ends. An error that is independent of the
-inputs makes an output error of ``sum_j var_j E[x_j^2]`` a row, so channels with large inputs carry most of it.
+(Widrow and Kollar, "Quantization Noise", 2008, chapter 4): within 1 % of 1 from ``d = 0.6 s`` on. Clipping adds
+``integral of (x - x_max)^2 p(x)`` beyond the ends. An error that is independent of the inputs makes an output error of
+``sum_j var_j E[x_j^2]`` a row, so channels with large inputs carry most of it.
 """
 
 from __future__ import annotations

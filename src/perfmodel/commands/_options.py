@@ -89,7 +89,8 @@ def fidelity_options(default: str = "bound") -> Callable[[F], F]:
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def given(*args: Any, measured: tuple[str, ...], **kwargs: Any) -> Any:
-            return function(*args, measured=_tables(measured), **kwargs)
+            tables = _tables(measured) if measured else _own_tables(kwargs)
+            return function(*args, measured=tables, **kwargs)
 
         return options(given)  # type: ignore[return-value]
 
@@ -98,11 +99,24 @@ def fidelity_options(default: str = "bound") -> Callable[[F], F]:
 
 def _tables(paths: tuple[str, ...]) -> tuple[Any, ...]:
     """Recorded tables; what of their rows cannot be used is said on stderr."""
-    if not paths:
-        return ()
     from perfmodel.validate.measured_tables import measured
 
-    tables = tuple(measured(path) for path in paths)
+    return _told(tuple(measured(path) for path in paths))
+
+
+def _own_tables(options: dict[str, Any]) -> tuple[Any, ...]:
+    """What `perfmodel validate` measured on this machine, where its times are asked for and no table is given."""
+    gpu = options.get("gpu")
+    if options.get("fidelity") != "measured" or not isinstance(gpu, str) or gpu.casefold() not in ("cpu", "local"):
+        return ()
+    from perfmodel.hwspecs.load import gpu as load
+    from perfmodel.validate.bench.export import recorded
+
+    return _told(recorded(load(gpu)))
+
+
+def _told(tables: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same, after what cannot be used of them was said."""
     for table in tables:
         for reason, count in table.skipped.items():
             click.echo(f"{table.name}: {count:,} rows not used: {reason}", err=True)

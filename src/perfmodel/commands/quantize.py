@@ -39,17 +39,17 @@ FORMS = ("table", "json", "csv", "md")
 @fidelity_options()
 @click.option("-o", "--output-file", "path", type=click.Path(), help="Write the result to a file.")
 def command(
-    model: str | None, formats: tuple[str, ...], keep: tuple[str, ...], keep_first: int, keep_last: int, matrix: bool | None,
-    rules: str | None, output: str, embedding: str, tensors: bool, path: str | None, **asked: Any,
+    model: str | None, formats: tuple[str, ...], keep: tuple[str, ...], keep_first: int, keep_last: int,
+    matrix: bool | None, rules: str | None, output: str, embedding: str, tensors: bool, path: str | None, **asked: Any,
 ) -> None:  # fmt: skip
     """Size MODEL in a storage format tensor by tensor; or report a .gguf or .safetensors file, or a folder of them.
 
     --format may be given twice: once for the storage format (int4, awq_g64, nf4_dq, Q4_K_M, gguf:BF16; by default the
     checkpoint's own), once for the form of the output (table, json, csv, md).
 
-    --compare puts weight formats side by side on a GPU: bytes, times, capacity. --budget gives each tensor the width that
-    costs least. --weights quantizes a file's matrices and shows their errors beside theory; it also gives --compare its
-    errors and --budget what it minimises.
+    --compare puts weight formats side by side on a GPU: bytes, times, capacity. --budget gives each tensor the width
+    that costs least. --weights quantizes a file's matrices and shows their errors beside theory; it also gives
+    --compare its errors and --budget what it minimises.
     """
     from perfmodel.base.errors import UsageError
     from perfmodel.modelspecs.quant_sizes import quantize

@@ -156,7 +156,9 @@ def _mixed_of_file(size: float, options: Mapping[str, Any]) -> Any:
     by_name: dict[str, dict[str, float]] = {}
     for line in found.lines:
         by_name.setdefault(line.name, {})[line.format] = line.error if line.output is None else line.output
-    whole = {name: [*(errors[f] for f in narrow), 0.0] for name, errors in by_name.items() if len(errors) == len(narrow)}
+    whole = {
+        name: [*(errors[f] for f in narrow), 0.0] for name, errors in by_name.items() if len(errors) == len(narrow)
+    }
     if not whole:
         raise UsageError("no matrix can be narrowed: groups of 128 divide the inputs of none")
     shapes = {m.name: m.shape for m in source.matrices if m.name in whole}

@@ -1,5 +1,7 @@
 """Formats side by side: bytes, times and capacity agree with what the rest of the library says of each."""
 
+import itertools
+
 import pytest
 
 import perfmodel as pm
@@ -44,7 +46,7 @@ def test_narrower_weights_leave_more_room_and_decode_faster(hopper) -> None:
     order = sorted(hopper.values(), key=lambda line: -line.weights_bytes)
     assert [line.max_batch for line in order] == sorted(line.max_batch for line in order)
     times = [line.analysis.tpot_s for line in order]  # 8-bit activations save a little beside the weights
-    assert all(later < 1.001 * earlier for earlier, later in zip(times, times[1:], strict=False))
+    assert all(later < 1.001 * earlier for earlier, later in itertools.pairwise(times))
     assert times[0] > 1.7 * times[1]
     assert times[1] > 1.5 * times[-1]
     for name in ("w8a16", "int4", "mxfp4"):
@@ -54,7 +56,7 @@ def test_narrower_weights_leave_more_room_and_decode_faster(hopper) -> None:
 
 
 def test_a_format_without_a_unit_falls_back_and_says_so() -> None:
-    """FP8 on A100: Marlin's weights only, in 16-bit math, at the speed of any other 8-bit weights; FP4 on H100 likewise."""
+    """FP8 on A100: Marlin's weights only, in 16-bit math, as fast as other 8-bit weights; FP4 on H100 likewise."""
     lines = {line.format.name: line for line in compare("llama3.1-8b", "a100", ["fp8", "w8a16", "bf16"]).lines}
     assert lines["fp8"].computes_in == "bf16, unpacked"
     assert lines["fp8"].note.startswith("a100-sxm has no fp8 units: weights only (W8A16), by Marlin in vLLM")

