@@ -38,4 +38,6 @@ def keep(path: Path, text: str) -> None:
                 os.unlink(name)
             raise
     except OSError as error:
-        raise OutputError(f"cannot keep {path}: {error.strerror or error}; set PERFMODEL_DATA to another folder") from error
+        raise OutputError(
+            f"cannot keep {path}: {error.strerror or error}; set PERFMODEL_DATA to another folder"
+        ) from error

@@ -260,9 +260,9 @@ def throughput(model, pairs, length):
     """Decode bound of a GPU [tokens/s] against the batch, a column for each pair, and the same as far as it fits."""
     most = {pair: largest_batch(model, pair[0], context=length, tp=pair[1], **ENGINE).value for pair in pairs}
     batches = sorted({2**n for n in range(10)} | set(most.values()) - {0})
-    all_of, held_of = {}, {}
+    all_of, held_of, at = {}, {}, {"context": length, "hypothetical": True}
     for (gpu, tp), held in most.items():
-        rate = pm.sweep(model, gpu, batch=batches, context=length, tp=tp).set_index("batch")["tokens_per_s"] / tp
+        rate = pm.sweep(model, gpu, batch=batches, tp=tp, **at).set_index("batch")["tokens_per_s"] / tp
         all_of[f"{tp} x {gpu}: {held} held"], held_of[f"{tp} x {gpu}: {held} held"] = rate, rate[rate.index <= held]
     return pd.DataFrame(all_of), pd.DataFrame(held_of)
 

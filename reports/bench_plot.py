@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from perfmodel.validate.bench.compare import Compared
-    from perfmodel.validate.bench.runner import Report
+    from perfmodel.validate.bench.report import Report
 
 #: Inches of the picture; its two axes as fractions: left, bottom, width, height.
 SIZE = (13.0, 6.6)

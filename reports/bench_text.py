@@ -9,7 +9,7 @@ from perfmodel.reports.words import percent
 
 if TYPE_CHECKING:
     from perfmodel.validate.bench.compare import Compared
-    from perfmodel.validate.bench.runner import Report
+    from perfmodel.validate.bench.report import Report
     from perfmodel.validate.bench.store import Result, Run
 
 #: Ceilings as people call them.
@@ -84,7 +84,8 @@ def _cases(report: Report, fmt: str) -> str:
     others = [c.name for c in report.columns[1:]]
     columns = [
         Column("case", "case"), Column("measured_s", "measured", "s"),
-        Column("noise", "noise", "", percent, optional=3), Column("predicted_s", "predicted", "s"), Column("error", "error", "", signed),
+        Column("noise", "noise", "", percent, optional=3), Column("predicted_s", "predicted", "s"),
+        Column("error", "error", "", signed),
         *(Column(f"by_{name}", f"{name} / measured", "", _ratio, optional=4) for name in others),
         Column("attained", "of ceiling", "", percent, last=2), Column("limiter", "limited by", last=1),
         Column("gap", "above the bound", optional=2),
@@ -178,4 +179,3 @@ def history(runs: list[tuple[Run, list[Result]]], fmt: str = "table") -> str:
     columns = [Column(key, key) for key in ("id", "started", "device", "suite", "cases", "state")]
     columns += [Column("torch", "torch", optional=1), Column("revision", "revision", optional=2)]
     return render(rows, columns, fmt, "Runs of perfmodel validate", [] if rows else ["none yet"])
-

@@ -31,7 +31,7 @@ _TIMES = (
 def text(analyses: Sequence[Analysis], fmt: str) -> str:
     """The operators of prefill and decode as a table, CSV or Markdown."""
     times = [_TIMES] if bounds_only(analyses) else _other_times(analyses)
-    notes = [_ridge(analysis) for analysis in _distinct(analyses)] + [*times, *map(_totals, analyses)]
+    notes = [_ridge(analysis) for analysis in _distinct(analyses)] + [*times, *_all_totals(analyses)]
     notes += list(dict.fromkeys(note for a in analyses for note in (*a.warnings, a.notice) if note))
     settings = common_settings(analyses)
     heading = f"{title(analyses)}: {settings}" if settings else title(analyses)
@@ -54,6 +54,12 @@ def _other_times(analyses: Sequence[Analysis]) -> list[str]:
     return list(dict.fromkeys(note for a in analyses for note in (*_meaning(a), *origin_words(a))))
 
 
+def _all_totals(analyses: Sequence[Analysis]) -> list[str]:
+    """A line of totals an analysis, by GPU where there are several."""
+    several = len({a.setup.gpu.name for a in analyses}) > 1
+    return [f"{a.setup.gpu.title}, {_totals(a)}" if several else _totals(a) for a in analyses]
+
+
 def _totals(a: Analysis) -> str:
     if a.fidelity != "bound":
         return (
@@ -70,9 +76,7 @@ def _totals(a: Analysis) -> str:
 def estimate_text(found: Estimate, fmt: str) -> str:
     """TTFT, TPOT and throughput, each with its interval and its meaning."""
     a = found.analysis
-    gpus, ttft, tpot = a.setup.plan.gpus, a.ttft_interval, a.tpot_interval
-    work = a.batch * a.output_tokens
-    rates = [work / (ttft[i] + (a.output_tokens - 1) * tpot[i]) for i in (1, 0)]
+    gpus, ttft, tpot, rates = a.setup.plan.gpus, a.ttft_interval, a.tpot_interval, a.tokens_interval
     over = f"output tokens of all GPUs over {a.batch:,} x ({a.input_tokens:,} in + {a.output_tokens:,} out)"
     rows = [
         _row("TTFT", "s", found.ttft_s, ttft, "prefill of the whole batch, no queueing"),

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from perfmodel.reports.tables import Column, render, to_json
 
 if TYPE_CHECKING:
-    from perfmodel.validate.bench.speculation import Outcome
-    from perfmodel.validate.bench.speculative_run import Speculated
+    from perfmodel.validate.bench.speculation_report import Outcome, Speculated
 
 
 def _times(value: Any) -> str:
@@ -46,8 +45,8 @@ def notes(found: Speculated) -> list[str]:
     """What was run, and how to read it."""
     s = found.sizes
     return [
-        f"a transformer of {s.layers} layers of {s.hidden} (vocabulary {s.vocab:,}, random weights), drafted by its "
-        f"first {found.draft_layers}; accepted and sampled by {found.verifier}",
+        f"a transformer of {s['layers']} layers of {s['hidden']} (vocabulary {s['vocab']:,}, random weights), drafted by "
+        f"its first {found.draft_layers}; accepted and sampled by {found.verifier}",
         "tau: tokens a round; expected from the two distributions of each round before any token is accepted "
         "(1 + sum of products of min(1, p/q)), and from the mean acceptance of the first token alone",
         "c and v: time of a draft step and of a verification over that of a plain step, each measured by itself",
@@ -58,7 +57,7 @@ def text(found: Speculated, fmt: str) -> str:
     """A table, JSON, CSV or Markdown."""
     rows = [row(o) for o in found.outcomes]
     if fmt == "json":
-        pair = {**asdict(found.sizes), "draft_layers": found.draft_layers}
+        pair = {**found.sizes, "draft_layers": found.draft_layers}
         head = {"device": found.device, "pair": pair, "verifier": found.verifier}
         return to_json({**head, "rows": rows, "refuted": [o.gamma for o in found.refuted]})
     return render(rows, COLUMNS, fmt, f"Speculative decoding on {found.device}", notes(found))

@@ -9,11 +9,13 @@ import numpy as np
 from perfmodel.reports.speculation_text import (
     BASES,
     DATA,
+    OWN,
     alphas_words,
     draft_memory,
     fidelity_words,
     heading,
     log_words,
+    setting_words,
     times,
 )
 from perfmodel.reports.tables import Column, render, to_json
@@ -80,6 +82,8 @@ def _comparison_notes(found: Comparison) -> list[str]:
             f"acceptance: {'; '.join(f'{b}: {BASES[b]}' for b in bases)}. Each was published for its own models and "
             "task (perfmodel list methods): a difference between methods is also one of settings"
         )
+        if first.acceptance.basis not in ("given", "fitted"):
+            said.insert(1, f"{first.method.title}'s acceptance rests on: {setting_words(first.acceptance)}; {OWN}")
     return [*said, *(log_words(first.fitted) if first.fitted else []), fidelity_words(first, False)]
 
 

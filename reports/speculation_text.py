@@ -109,10 +109,42 @@ def heading(found: Speculation) -> str:
 
 def notes(found: Speculation) -> list[str]:
     """Whether it pays, from which batch it stops, why; memory; and what the figures rest on."""
-    said = [verdict(found), *stops(found), why(found), *_memory(found), acceptance_words(found.acceptance)]
+    said = [verdict(found), *stops(found), rests_on(found), why(found), *_memory(found)]
+    said += [] if found.acceptance.basis == "given" else [acceptance_words(found.acceptance)]
     said += log_words(found.fitted) if found.fitted else []
     said += [found.draft.note, found.method.notes, _exact(found), _costs(found), fidelity_words(found)]
     return [note for note in said if note]
+
+
+#: That published acceptances are the best case, and how to do without them.
+OWN = "engines mostly reach less (public EAGLE-3 heads 0.6 to 0.8): give your own with --alpha or --acceptance-log"
+
+
+def rests_on(found: Speculation) -> str:
+    """Which acceptance the answer rests on, in a line, and how to give another."""
+    a = found.acceptance
+    if a.basis == "given":
+        return acceptance_words(a)
+    if a.basis != "fitted":
+        return f"It rests on an acceptance of {alphas_words(a.alphas)} ({setting_words(a)}); {OWN}"
+    more = found.unseen
+    if not more:
+        return f"It rests on the log's acceptance; no shape beyond its {plural(len(a.alphas), 'position')} is tried"
+    return (
+        f"Caution: the log holds {plural(len(a.alphas), 'position')}; {more} more as asked: the acceptance of the last "
+        "one is taken for what no round of it tried"
+    )
+
+
+def setting_words(a: Acceptance) -> str:
+    """Whose acceptance it is, without how it was worked out."""
+    whose, _, more = a.setting.partition(": ")
+    return more.strip() if a.basis == "stand-in" and more else whose
+
+
+def plural(n: float, one: str) -> str:
+    """``1 line``, ``2 lines``."""
+    return f"{n:,.0f} {one}{'' if n == 1 else 's'}"
 
 
 def verdict(found: Speculation) -> str:
@@ -131,20 +163,20 @@ def _pays(row: dict[str, Any]) -> str:
     best = f", {times(row['best_speedup'])} with {shape_words(row['best_gamma'], row['best_nodes'])}" if better else ""
     if row["speedup"] > 1:
         return f"it pays at {where}: {said}{best}"
-    other = best or ", and so does every other shape"
+    other = best or ", nor does any other shape"
     return f"it does not pay at {where} as asked: {said}{other}"
 
 
 def stops(found: Speculation) -> list[str]:
     """From which batch it stops paying, whatever its shape, and how many sequences memory holds."""
     context, held, stop = f"{found.context[0]:,g} tokens", largest_batch(found), found.break_even_batch
-    holds = f"memory holds {held:,} sequences of them with the draft" if held else "not one sequence fits"
+    holds = f"memory holds {plural(held, 'sequence')} of them with the draft" if held else "not one sequence fits"
     if stop is None:
         return [f"At {context} no batch up to {LARGEST_BATCH:,} is too large for its best shape; {holds}"]
     if stop == 1:
         return [f"At {context} no shape of it pays at any batch; {holds}"]
     reach = " (beyond what fits)" if held and stop > held else ""
-    return [f"At {context} it stops paying at batch {stop:,}{reach}, whatever its shape; {holds}"]
+    return [f"At {context} it pays at no batch from {stop:,} on{reach}, whatever its shape; {holds}"]
 
 
 def why(found: Speculation) -> str:
@@ -204,9 +236,10 @@ def log_words(log: Fitted) -> list[str]:
     low, high = log.interval
     each = ", ".join(f"{a:.3f} ({x:.3f} to {y:.3f})" for a, x, y in zip(log.alphas, low, high, strict=True))
     said = [
-        f"Log: {log.rounds:,.0f} rounds, {log.tau:.2f} tokens a round; acceptance by position with 80 % interval {each}"
+        f"Log: {plural(log.rounds, 'round')}, {log.tau:.2f} tokens a round; acceptance by position with 80 % interval "
+        + each
     ]
-    said += [f"{n:,} lines not used: {reason}" for reason, n in log.skipped.items()]
+    said += [f"{plural(n, 'line')} not used: {reason}" for reason, n in log.skipped.items()]
     return said + list(log.notes)
 
 
@@ -219,17 +252,32 @@ def _exact(found: Speculation) -> str:
 def _costs(found: Speculation) -> str:
     together = " All sequences advance by what the slowest of the batch accepted." if found.bench.padded else ""
     apart = " The draft runs beside the verification, on devices of its own." if found.bench.concurrent else ""
-    return f"Draft and verification in plain decode steps at the same batch and context.{together}{apart}"
+    own = ", the engine's own time included in those" if found.host[0] else ""
+    return f"Draft and verification in plain decode steps at the same batch and context{own}.{together}{apart}"
 
 
 def fidelity_words(found: Speculation, interval: bool = True) -> str:
     """What kind of times, and what the interval holds where there is one."""
+    host = host_words(found)
     if not interval:
-        return f"fidelity {found.fidelity}, without the engine's own time"
+        own = host or "without the engine's own time"
+        return f"fidelity {found.fidelity}, {own}"
     if found.fidelity == "bound":
-        return "Times are roofline bounds: no launches, so a small draft looks cheaper than it is; no interval is known"
+        more = f"; {host}" if host else ""
+        return f"Times are roofline bounds: no launches, so a small draft looks cheaper than it is; no interval{more}"
     holds = "errors of the times" + (" and of the fitted acceptance" if found.fitted else ", the acceptance as given")
+    if host:
+        return f"Fidelity {found.fidelity}, {host}; the interval holds {holds}"
     return f"Fidelity {found.fidelity}; the interval holds {holds}, not the engine's own time around the kernels"
+
+
+def host_words(found: Speculation) -> str:
+    """The engine's own time that is in the figures, and where it is from; empty where none is."""
+    step, whole, source = found.host
+    if not step and not whole:
+        return ""
+    first = "" if source == "given" else f" of {plural(float(found.batch[0]), 'sequence')}"
+    return f"with the engine's own time: {seconds(step)} a plain step and {seconds(whole)} a round{first} ({source})"
 
 
 def draft_memory(found: Speculation) -> str:

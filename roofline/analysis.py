@@ -37,6 +37,8 @@ class Analysis:
     memory : Memory
     remedies : tuple[str, ...]
         Options that would make it fit, when it does not.
+    unused : tuple[str, ...]
+        What was given and is not used, and why.
     """
 
     setup: Setup
@@ -47,6 +49,7 @@ class Analysis:
     decode: Phase
     memory: Memory
     remedies: tuple[str, ...]
+    unused: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -71,11 +74,12 @@ class Analysis:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What makes the question itself doubtful."""
+        """What makes the question itself doubtful, and what of it is not used."""
         longest, asked = self.setup.model.max_context, self.input_tokens + self.output_tokens
         if asked <= longest:
-            return ()
-        return (f"{asked:,} tokens are more than the {longest:,} that {self.setup.model.title} is made for",)
+            return self.unused
+        long = f"{asked:,} tokens are more than the {longest:,} that {self.setup.model.title} is made for"
+        return (long, *self.unused)
 
     @property
     def microbatch(self) -> int:
@@ -127,6 +131,12 @@ class Analysis:
         """80 % interval of the time per output token; at bound fidelity from the floor to infinity. [s]"""
         return self._interval(self.decode, 1.0)
 
+    @property
+    def tokens_interval(self) -> tuple[float, float]:
+        """``tokens_per_s`` at the slow and at the fast ends of both times; at bound fidelity from 0 to the ceiling."""
+        (ttft_low, ttft_high), (tpot_low, tpot_high) = self.ttft_interval, self.tpot_interval
+        return self._rate(ttft_high, tpot_high), self._rate(ttft_low, tpot_low)
+
     def _interval(self, phase: Phase, factor: float) -> tuple[float, float]:
         low = phase.floor if self.fidelity == "bound" else float(phase.time.low)
         return low * factor, float(phase.time.high) * factor
@@ -149,7 +159,8 @@ class Analysis:
         return self._rate(self.ttft_floor_s, self.tpot_floor_s)
 
     def _rate(self, ttft: float, tpot: float) -> float:
-        return self.batch * self.output_tokens / (ttft + (self.output_tokens - 1) * tpot)
+        decoding = (self.output_tokens - 1) * tpot if self.output_tokens > 1 else 0.0
+        return self.batch * self.output_tokens / (ttft + decoding)
 
     def __repr__(self) -> str:
         return f"<Analysis: {self.title}>"
@@ -268,7 +279,7 @@ def analyze(
     timer = clock(ready, fidelity, engine, efficiency, measured)
     return Analysis(
         ready, int(batch), int(input), int(output), prefill_phase(ready, batch, input, timer),
-        decode_phase(ready, batch, input, output, timer), need, hints,
+        decode_phase(ready, batch, input, output, timer), need, hints, timer.warnings(),
     )  # fmt: skip
 
 
@@ -293,12 +304,15 @@ class Estimate:
     analysis: Analysis
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON; at bound fidelity no time has an upper limit (``null``)."""
+        """Everything, ready for JSON; at bound fidelity no time has an upper limit (``null``), and no rate a lower one
+        (0)."""
         a = self.analysis
         (ttft_low, ttft_high), (tpot_low, tpot_high) = a.ttft_interval, a.tpot_interval
         times = {"ttft_s": self.ttft_s, "ttft_low_s": ttft_low, "ttft_high_s": finite(ttft_high)}
         times |= {"tpot_s": self.tpot_s, "tpot_low_s": tpot_low, "tpot_high_s": finite(tpot_high)}
-        rates = {"tokens_per_s": self.tokens_per_s, "tokens_per_s_high": a.tokens_ceiling_per_s}
+        low, high = a.tokens_interval
+        rates = {"tokens_per_s": self.tokens_per_s, "tokens_per_s_low": low, "tokens_per_s_high": high}
+        rates |= {"tokens_ceiling_per_s": a.tokens_ceiling_per_s}
         return {**times, **rates, **a.to_dict()}
 
     def __repr__(self) -> str:

@@ -35,6 +35,9 @@ class Clock(Protocol):
     def beside(self, step: Step, plan: Plan) -> list[Op]:
         """What an engine does in a step beside the model's operators, where its time is known."""
 
+    def warnings(self) -> tuple[str, ...]:
+        """What the clock was given and does not use."""
+
 
 class BoundClock:
     """The roofline: every operator at its bound, and nothing limits it above."""
@@ -58,6 +61,10 @@ class BoundClock:
     def beside(self, step: Step, plan: Plan) -> list[Op]:
         """Nothing: a host can always be faster."""
         return []
+
+    def warnings(self) -> tuple[str, ...]:
+        """None."""
+        return ()
 
 
 def operators(ready: Setup, step: Step, timer: Clock) -> list[Op]:

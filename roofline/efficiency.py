@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfmodel.base.errors import UsageError
+from perfmodel.base.text import printable
 from perfmodel.hwspecs.load import gpu as load_gpu
 from perfmodel.hwspecs.schema import Gpu
 from perfmodel.roofline.calibrated.forms import FORMS
@@ -91,16 +92,20 @@ class Efficiency:
 
     def _find(self, kind: str, formats: Sequence[str]) -> Kernel:
         for fmt in formats:
-            for fit in self.fits:
-                if (kind, fmt) in fit.kernels:
-                    return self._adapted(fit, fit.kernels[kind, fmt])
+            having = [fit for fit in self.fits if (kind, fmt) in fit.kernels]
+            if having:
+                found = self._adapted(having[0], having[0].kernels[kind, fmt])
+                farther = [] if having[0].file else [f"{fit.file} of {fit.gpu}" for fit in having if fit.file]
+                nearer = f"; nearer than {', '.join(farther)}" if farther else ""
+                return replace(found, origin=found.origin + nearer)
         return self.plain
 
     def _adapted(self, fit: Fit, kernel: Kernel) -> Kernel:
         """A fit's kernel as it applies here: with its interval widened where it is another's."""
         same_gpu = fit.gpu == self.gpu.name
         same_engine = not self.engine or fit.engine == self.engine
-        where = f"{fit.gpu} under {fit.engine} {fit.version(kernel)}"
+        where = f"{fit.gpu} under {fit.engine} {fit.version(kernel)}".rstrip()
+        where += f" in {fit.file}" if fit.file else ""
         if same_gpu and same_engine:
             return replace(kernel, origin=f"fitted: {where}{fit.remark}")
         if not alike(load_gpu(fit.gpu), self.gpu):
@@ -135,6 +140,18 @@ class Efficiency:
         """Fitted times of whole steps for a setup; ``None`` when no fit has any of its GPU and engine."""
         return nearest((fit.step for fit in self.fits if fit.step), ready, self.engine)
 
+    def warnings(self) -> tuple[str, ...]:
+        """Which of the user's step fits are not used, and why."""
+        found = []
+        for fit in self.fits:
+            if fit.step is None or not fit.file:
+                continue
+            if fit.gpu != self.gpu.name:
+                found.append(f"the step times in {fit.file} are of {fit.gpu}, and not used for {self.gpu.name}")
+            elif self.engine not in ("", fit.engine):
+                found.append(f"the step times in {fit.file} are of {fit.engine}, and not used for {self.engine}")
+        return tuple(found)
+
     def describe(self) -> list[dict[str, str]]:
         """Each fitted kind and format with where its parameters come from."""
         kinds = sorted({key for fit in self.fits for key in fit.kernels})
@@ -165,21 +182,23 @@ def _shipped() -> tuple[tuple[Fit, ...], dict[tuple[str, str], Transferred]]:
 def load(gpu: str | Gpu, engine: str | None = None, files: Iterable[str | Path | Fit] = ()) -> Efficiency:
     """The efficiencies of a GPU under an engine.
 
-    What `perfmodel validate --calibrate` fitted to this very machine goes before the shipped fits; a processor takes
-    nothing from GPUs.
+    The nearest fit answers: of this GPU, of its architecture, of another one; of equally near ones the user's own, or
+    what `perfmodel validate --calibrate` fitted to this very machine, before a shipped one. A processor takes nothing
+    from GPUs.
 
     Parameters
     ----------
     gpu : str or Gpu
     engine : str, optional
-        ``vllm``, ``trtllm`` or ``sglang``; or that of a fit of this machine, ``torch-cpu`` or ``triton``.
+        ``vllm``, ``trtllm`` or ``sglang``; or that of a fit of this machine, ``torch-cpu`` or ``triton``. When none is
+        named, that of the step times in the user's files, if they hold any of this GPU.
     files : iterable of paths
-        Fits of the user's own, or what was read from them, which go before the shipped ones.
+        Fits of the user's own, or what was read from them, which go before equally near shipped ones.
 
     Raises
     ------
     UsageError
-        For an unknown engine.
+        For an unknown engine; for step times of several engines and none named.
     SpecError
         For a file that is not a fit.
 
@@ -191,7 +210,8 @@ def load(gpu: str | Gpu, engine: str | None = None, files: Iterable[str | Path |
     device = load_gpu(gpu)
     fits, transfer = _shipped()
     engine = (engine or "").lower()
-    own = tuple(file if isinstance(file, Fit) else read_fit(Path(file)) for file in files)
+    own = tuple(file if isinstance(file, Fit) else _users(Path(file)) for file in files)
+    engine = engine or _engine_of_steps(own, device)
     own += kept_fits(device, engine)
     if device.kind == "cpu":
         fits = ()
@@ -200,12 +220,32 @@ def load(gpu: str | Gpu, engine: str | None = None, files: Iterable[str | Path |
         hint = "; `perfmodel validate --calibrate` fits this machine's" if engine in MEASURED_ENGINES else ""
         raise UsageError(f"no efficiencies for the engine {engine!r}; there are {', '.join(known)}{hint}")
 
-    def distance(fit: Fit) -> tuple[bool, bool, float, bool]:
-        donor = load_gpu(fit.gpu)
-        apart = abs(_capability(donor) - _capability(device))
-        return fit.gpu != device.name, not alike(donor, device), apart, fit.engine != engine
+    def distance(fit: Fit) -> tuple[bool, bool, float]:
+        donor = device if fit.gpu == device.name else load_gpu(fit.gpu)
+        return fit.gpu != device.name, not alike(donor, device), abs(_capability(donor) - _capability(device))
 
-    return Efficiency(device, engine, (*own, *sorted(fits, key=distance)), transfer)
+    shipped = sorted(fits, key=lambda fit: fit.engine != engine)
+    return Efficiency(device, engine, tuple(sorted((*own, *shipped), key=distance)), transfer)
+
+
+def _users(path: Path) -> Fit:
+    """A user's file, by whose name its numbers are known."""
+    fit, name = read_fit(path), printable(path.name, 60)
+    return replace(fit, file=name, step=replace(fit.step, file=name) if fit.step else None)
+
+
+def _engine_of_steps(own: Iterable[Fit], device: Gpu) -> str:
+    """The engine whose steps on this GPU the user's files hold; ``""`` without any.
+
+    Raises
+    ------
+    UsageError
+        When there are several.
+    """
+    found = sorted({fit.engine for fit in own if fit.step and fit.file and fit.gpu == device.name})
+    if len(found) > 1:
+        raise UsageError(f"the efficiency files hold step times of {' and '.join(found)}: choose one by --engine")
+    return found[0] if found else ""
 
 
 def alike(a: Gpu, b: Gpu) -> bool:

@@ -154,6 +154,8 @@ class Fit:
         The very machine that was measured, where it is one.
     remark : str
         What to add where its parameters are said to come from.
+    file : str
+        Name of the user's file that it was read from; empty for a shipped one.
     """
 
     gpu: str
@@ -165,6 +167,7 @@ class Fit:
     step: StepFit | None = None
     machine: str = ""
     remark: str = ""
+    file: str = ""
 
     def version(self, kernel: Kernel) -> str:
         """Of the engine that a kernel was measured with."""

@@ -94,6 +94,8 @@ class StepFit:
         80 % interval of the host's time alone.
     origin : str
         Where all this comes from, in words.
+    file : str
+        Name of the user's file that it was read from.
     """
 
     gpu: str
@@ -107,10 +109,12 @@ class StepFit:
     intervals: dict[str, Regime] = field(default_factory=dict)
     hosts: Regime = HELD
     origin: str = ""
+    file: str = ""
 
     def for_setup(self, ready: Setup) -> StepFit:
         """As it applies to a setup: intervals are widened for a model or a plan that was not measured."""
         where = f"of {self.model} on {self.settings} under {self.engine} {self.version}".rstrip()
+        where += f" in {self.file}" if self.file else ""
         if self.same(ready):
             return replace(self, origin=f"step times fitted: {where}")
         wide = {name: _widened(r) for name, r in self.intervals.items()}

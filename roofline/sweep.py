@@ -58,7 +58,7 @@ def _list(value: Any) -> list[Any]:
 def sweep(
     model: str | ModelSpec, gpu: str | Gpu | Sequence[str | Gpu], *, batch: Any = 1, context: Any = 2048, tp: Any = 1,
     weights: Any = None, kv: Any = "bf16", phase: str = "decode", fidelity: str = "bound", engine: str | None = None,
-    efficiency: Sequence[str] = (), measured: Sequence[Recorded] = (), **plan: Any,
+    efficiency: Sequence[str] = (), measured: Sequence[Recorded] = (), hypothetical: bool = False, **plan: Any,
 ) -> pd.DataFrame:  # fmt: skip
     """Times of one step over every combination of the lists given.
 
@@ -73,6 +73,8 @@ def sweep(
         ``decode`` or ``prefill``.
     fidelity, engine, efficiency, measured
         As ``analyze``; other frames than bounds have ``low_s`` and ``high_s`` too.
+    hypothetical : bool
+        Give times where weights and cache exceed the usable memory too, as if there were more of it.
     **plan
         ``pp, ep, dp, system``.
 
@@ -80,8 +82,8 @@ def sweep(
     -------
     DataFrame
         ``gpu, tp, weights, kv, batch, context, fits, time_s, tokens_per_s``: seconds of the step and tokens of the
-        whole deployment a second. Where ``fits`` is false the times are hypothetical: weights and cache exceed the
-        usable memory.
+        whole deployment a second. Where ``fits`` is false, since weights and cache exceed the usable memory, they are
+        NaN unless ``hypothetical``.
 
     Raises
     ------
@@ -123,14 +125,14 @@ def sweep(
             if fidelity == "bound" and not engine and not efficiency and not measured
             else clock(ready, fidelity, engine, efficiency, measured)
         )
-        frames.append(pd.DataFrame(_columns(ready, b, c, phase, timer)))
+        frames.append(pd.DataFrame(_columns(ready, b, c, phase, timer, hypothetical)))
     if not frames:
         raise problems[0]
     return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
 
 
 def _columns(
-    ready: Setup, b: NDArray[np.float64], c: NDArray[np.float64], phase: str, timer: Clock | None
+    ready: Setup, b: NDArray[np.float64], c: NDArray[np.float64], phase: str, timer: Clock | None, hypothetical: bool
 ) -> dict[str, Any]:
     step = (decode if phase == "decode" else prefill)(b[:, None], c[None, :])
 
@@ -146,8 +148,12 @@ def _columns(
     batches, contexts = np.repeat(b, c.size), np.tile(c, b.size)
     tokens = batches * (contexts if phase == "prefill" else 1.0)
     need = memory(ready.model, ready.gpu, ready.plan, batches, contexts, tokens)
+    fits = np.broadcast_to(need.needed <= need.usable, batches.shape)
+    if not hypothetical and not fits.all():
+        times = np.where(fits, times, np.nan)
+        ends = {name: np.where(fits, values, np.nan) for name, values in ends.items()}
     return {
         "gpu": ready.gpu.name, "tp": ready.plan.tp, "weights": ready.plan.weights.name, "kv": ready.plan.kv.name,
-        "batch": batches, "context": contexts, "fits": need.needed <= need.usable, "time_s": times,
+        "batch": batches, "context": contexts, "fits": fits, "time_s": times,
         "tokens_per_s": tokens / times, **ends,
     }  # fmt: skip

@@ -3,7 +3,9 @@
 import functools
 import os
 import re
+import shutil
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -35,11 +37,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Triton reads the variable when it is imported, so no conftest imports it at its top level.
     """
+    os.environ["PERFMODEL_DATA"] = tempfile.mkdtemp(
+        prefix="perfmodel-tests-"
+    )  # no fit of this machine's changes a test
     asked = re.search(r"(?<!not )\bgpu\b", config.option.markexpr or "")
     if asked and has_cuda():
         os.environ.pop("TRITON_INTERPRET", None)
     else:
         os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the data folder of the tests."""
+    shutil.rmtree(os.environ["PERFMODEL_DATA"], ignore_errors=True)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from perfmodel.base.errors import SpecError, UsageError
 from perfmodel.hwspecs.load import gpu as load_gpu
 from perfmodel.roofline.calibrated.simple import SIMPLE
+from perfmodel.validate import csvfile
 from perfmodel.validate.fit_data import Cell, table_cells
 from perfmodel.validate.fit_kernel import check, scores
 from perfmodel.validate.fit_predict import table_kind, unknown
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: Fewer rows of a kind and format than this do not fix its parameters and their interval; more than so many add nothing
-#: to the fit but time: a sample of them is taken.
-LEAST_ROWS, MOST_ROWS = 60, 3000
+#: to the fit but time: a sample of them is taken. Collectives have message sizes alone: a few fix theirs.
+LEAST_ROWS, LEAST_COLLECTIVE, MOST_ROWS = 60, 20, 3000
 #: Shapes are left out by whole groups, a fifth of them at a time.
 LEAST_GROUPS = 5
 
@@ -111,10 +112,11 @@ def _too_few(cell: Cell) -> str:
     import numpy as np
 
     rows, usable = len(cell.measured), cell.bound <= cell.measured
-    if rows < LEAST_ROWS:
-        return f"{rows} rows; at least {LEAST_ROWS} are needed"
-    if usable.sum() < LEAST_ROWS:
-        return f"{int(usable.sum())} of {rows} rows are not faster than the bound; at least {LEAST_ROWS} are needed"
+    least = LEAST_COLLECTIVE if cell.kind == "collective" else LEAST_ROWS
+    if rows < least:
+        return f"{rows} rows; at least {least} are needed"
+    if usable.sum() < least:
+        return f"{int(usable.sum())} of {rows} rows are not faster than the bound; at least {least} are needed"
     groups = len(np.unique(cell.groups[usable], axis=0))
     return f"{groups} groups of shapes; at least {LEAST_GROUPS} are needed" if groups < LEAST_GROUPS else ""
 
@@ -139,6 +141,8 @@ def _listed(file: str, engine: str | None, skipped: list[str]) -> Iterator[Cell]
     import pandas as pd
 
     path = Path(file)
+    if path.suffix != ".gz":
+        csvfile.read(path)  # says what is wrong with a table, and that a column is in it twice
     try:
         frame = pd.read_csv(path)
     except (OSError, ValueError) as error:

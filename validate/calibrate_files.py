@@ -16,11 +16,13 @@ from perfmodel.validate import logs_vllm_bench, logs_vllm_iterations, steps_of_b
 from perfmodel.validate.calibrate import Calibration, calibrate
 from perfmodel.validate.calibrate_steps import StepCalibration, calibrate_steps, reasons
 from perfmodel.validate.fit_predict import table_kind
-from perfmodel.validate.step_rows import StepRows, joined
+from perfmodel.validate.step_rows import StepRows, check_model, joined
 from perfmodel.validate.table_aiconfigurator import PREFIX
 
 #: The engine whose logs are read; results of its benchmark client may be of another one.
 ENGINE = "vllm"
+#: A factor on the operators' times farther from 1 than this, either way, is no matter of kernels. Assumed.
+FAR = 2.0
 
 
 @dataclass(frozen=True)
@@ -144,13 +146,22 @@ def _steps(
 
 def _rows(file: str, kind: str, ready: Setup, ran: Ran) -> StepRows:
     if kind == "bench":
-        return steps_of_bench.rows_of(logs_vllm_bench.read(file))
+        results = logs_vllm_bench.read(file)
+        for result in results:
+            check_model(result.path.name, result.model, ready.model)
+        return steps_of_bench.rows_of(results)
     return steps_of_iterations.rows_of(logs_vllm_iterations.read(file), ready, ran.lengths)
 
 
 def notes(steps: StepCalibration) -> list[str]:
     """What to know about a fit of steps, in lines."""
     found = [*steps.rows.notes, f"errors: {steps.scores['judged']}"]
+    factor = steps.params["factor"]
+    if not 1 / FAR <= factor <= FAR:
+        found.append(
+            f"warning: operators take {factor:.3g} times what is predicted for {steps.ready.words()}: the log is "
+            "likely of another GPU, model or plan"
+        )
     if steps.held:
         found.append("not fixed by these rows: give more of other numbers of sequences and tokens")
     if not steps.intervals:

@@ -125,7 +125,7 @@ def _sglang(line: str, counts: Counts, asked: Asked) -> None:
         raise BadLine("nothing drafted")
     if running == 0:
         raise BadLine("no request was running")
-    counts.add_mean(asked.interval * (running or 1.0), asked.length, length - 1.0)
+    counts.add_mean(asked.interval * (running or 1.0), asked.steps or asked.length, length - 1.0)
 
 
 def _llamacpp(line: str, counts: Counts, asked: Asked) -> None:

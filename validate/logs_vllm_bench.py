@@ -1,6 +1,6 @@
 """Results of ``vllm bench serve --save-result``: what a client saw of each request, or the medians over all of them.
 
-Keys, as read in ``vllm/benchmarks/serve.py`` of vLLM 0.16 to 0.33: ``completed``, ``total_input_tokens``,
+Keys, as read in ``vllm/benchmarks/serve.py`` of vLLM 0.16 to 0.33: ``model_id``, ``completed``, ``total_input_tokens``,
 ``total_output_tokens``, ``max_concurrency`` (null without a limit), ``request_rate`` (``"inf"`` or requests a second)
 and ``median_ttft_ms``, ``median_tpot_ms``, ``median_itl_ms``. With ``--save-detailed`` one entry a request:
 ``input_lens``, ``output_lens``, ``ttfts`` [s], ``itls`` (lists) [s], ``start_times`` [s]. ``--append-result`` puts
@@ -67,6 +67,8 @@ class BenchResult:
     speculative : bool
     requests : Requests, optional
         With ``--save-detailed``, and stamps of when requests were sent.
+    model : str
+        What the client asked for; empty when the result does not tell.
     """
 
     path: Path
@@ -79,6 +81,7 @@ class BenchResult:
     medians: dict[str, float]
     speculative: bool = False
     requests: Requests | None = None
+    model: str = ""
 
 
 def read(path: str | Path) -> list[BenchResult]:
@@ -150,7 +153,7 @@ def _result(path: Path, data: dict[str, Any]) -> BenchResult:
         path, completed, int(failed), means["total_input_tokens"], means["total_output_tokens"],
         None if limit is None else int(_number(path, data, "max_concurrency")),
         math.inf if rate == "inf" else _number(path, data, "request_rate"), medians,
-        any(key.startswith("spec_decode_") for key in data), _requests(path, data),
+        any(key.startswith("spec_decode_") for key in data), _requests(path, data), str(data.get("model_id") or ""),
     )  # fmt: skip
 
 

@@ -41,6 +41,7 @@ _FINE = re.compile(r"\b(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)[.,](\d{3,9}
 _COARSE = re.compile(r"\b(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)\b")
 _POOL = re.compile(r"\b\w+ KV cache size: ([\d,]{1,20}) tokens")
 _CONFIG = re.compile(r"LLM engine \(v([^)\s]{1,60})\) with config:")
+_MODEL = re.compile(r"\s*model=\\?['\"]([^'\"\\]{1,500})")
 #: Settings that the engine prints when it starts.
 SETTINGS = (
     "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "decode_context_parallel_size",
@@ -103,6 +104,8 @@ class IterationLog:
         Those of ``SETTINGS`` that the engine printed.
     pool : int, optional
         Tokens that the KV cache holds.
+    model : str
+        As the engine was given it: an HF id or a path; empty when the log starts after the engine.
     """
 
     path: Path
@@ -110,6 +113,7 @@ class IterationLog:
     version: str = ""
     settings: dict[str, str] | None = None
     pool: int | None = None
+    model: str = ""
 
 
 def read(path: str | Path) -> IterationLog:
@@ -124,7 +128,7 @@ def read(path: str | Path) -> IterationLog:
     """
     path = Path(path)
     found: list[Iteration] = []
-    version, settings, pool = "", {}, None
+    version, settings, pool, model = "", {}, None, ""
     for number, text in lines(path):
         if _START.search(text):
             found.append(_iteration(path, number, text))
@@ -134,11 +138,13 @@ def read(path: str | Path) -> IterationLog:
             pool = int(match[1].replace(",", "") or 0) or pool
         elif match := _CONFIG.search(text):
             version, settings = match[1], _settings(text[match.end() :])
+            named = _MODEL.match(text, match.end())
+            model = named[1] if named else ""
     if not found:
         raise SpecError(
             path, "", "holds no line 'Iteration(N): ...': start vLLM with --enable-logging-iteration-details"
         )
-    return IterationLog(path, tuple(found), version, settings, pool)
+    return IterationLog(path, tuple(found), version, settings, pool, model)
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from perfmodel.base.errors import SpecError
 from perfmodel.hwspecs.schema import Gpu
@@ -201,7 +202,7 @@ def _whole(parts: Mapping[str, float]) -> float:
     return max(parts.get("", 0.0), sum(value for name, value in parts.items() if name))
 
 
-def _under(values: Mapping[tuple[str, ...], float], start: tuple[str, ...]) -> dict[str, float]:
+def _under(values: Mapping[Any, float], start: tuple[str, ...]) -> dict[str, float]:
     return {key[-1]: value for key, value in values.items() if key[:-1] == start}
 
 

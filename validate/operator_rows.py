@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 MOST = 2**53
 #: Words that a column may hold.
 WORDS = {
-    "dtype": tuple(MATH), "kv_cache_dtype": ("bfloat16", "float16", "fp8", "float32"), "phase": ("context", "generation"),
-    "op_name": ("all_gather", "all_reduce", "alltoall", "reduce_scatter"),
+    "dtype": tuple(MATH), "kv_cache_dtype": ("bfloat16", "float16", "fp8", "float32"),
+    "phase": ("context", "generation"), "op_name": ("all_gather", "all_reduce", "alltoall", "reduce_scatter"),
 }  # fmt: skip
 #: Pairs of columns of which the first divides the second.
 DIVIDES = (

@@ -10,6 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perfmodel.base.errors import UnknownName, UsageError
+from perfmodel.base.text import printable
+from perfmodel.modelspecs.load import MODELS
+from perfmodel.modelspecs.schema import ModelSpec
 from perfmodel.roofline.batch import Batch
 
 Array = NDArray[np.float64]
@@ -87,6 +91,31 @@ def make(rows: Sequence[tuple[Batch, float, bool]], **told: Any) -> StepRows:
     client = np.array([client for *_, client in rows], dtype=np.bool_)
     decodes, context, chunks, tokens, reach, seconds = numbers.T
     return StepRows(decodes, context, chunks, tokens, reach, seconds, client, **told)
+
+
+def check_model(file: str, printed: str, asked: ModelSpec) -> None:
+    """Refuse a log that names another built-in model than is asked for; what neither is cannot be compared.
+
+    Parameters
+    ----------
+    file : str
+        Its name, for the message.
+    printed : str
+        HF id or path that the engine or its client printed; empty when it did not.
+
+    Raises
+    ------
+    UsageError
+    """
+    name = printed.rstrip("/").rsplit("/", 1)[-1] if printed.startswith(("/", ".", "~")) else printed
+    try:
+        meant = MODELS.resolve(name)
+    except UnknownName:
+        return
+    if asked.name in MODELS.names and meant != asked.name:
+        raise UsageError(
+            f"{file} says model={printable(printed, 80)}, and --model is {asked.name}: give --model {meant}"
+        )
 
 
 def joined(parts: list[StepRows]) -> StepRows:

@@ -15,7 +15,7 @@ from perfmodel.roofline.batch import Batch
 from perfmodel.roofline.setup import Setup
 from perfmodel.validate.iteration_times import step_times
 from perfmodel.validate.logs_vllm_iterations import Iteration, IterationLog
-from perfmodel.validate.step_rows import StepRows, make
+from perfmodel.validate.step_rows import StepRows, check_model, make
 
 #: Requests of one length as the user states them: prompt and output tokens.
 Lengths = tuple[int, int]
@@ -126,6 +126,7 @@ def check_settings(log: IterationLog, ready: Setup) -> None:
     ------
     UsageError
     """
+    check_model(log.path.name, log.model, ready.model)
     printed = log.settings or {}
     tp = printed.get("tensor_parallel_size")
     if tp and int(tp) != ready.plan.tp:
@@ -135,7 +136,7 @@ def check_settings(log: IterationLog, ready: Setup) -> None:
             raise UsageError(f"{log.path.name} says {name}={printed[name]}: steps of several {what} are not predicted")
     cache = printed.get("kv_cache_dtype", "auto")
     fp8 = ready.plan.kv.name.startswith("fp8")
-    if cache != "auto" and cache.startswith("fp8") != fp8:
+    if "kv_cache_dtype" in printed and cache.startswith("fp8") != fp8:
         raise UsageError(
             f"{log.path.name} says kv_cache_dtype={cache}, and --kv is {ready.plan.kv.name}: make them agree"
         )

@@ -1,7 +1,7 @@
-"""Tables of single operators with their inputs spelled out: what `perfmodel validate` measured that no other table has.
+"""Tables of single operators with their inputs spelled out: what `perfmodel validate` measured and no other table has.
 
-A row holds the operator of the graph as plain data (``inputs``: its formula's arguments as JSON), so that whatever can be
-measured can be compared: norms, activations, samplers, one product of routed experts.
+A row holds the operator of the graph as plain data (``inputs``: its formula's arguments as JSON), so that whatever can
+be measured can be compared: norms, activations, samplers, one product of routed experts.
 """
 
 from __future__ import annotations

@@ -87,6 +87,10 @@ class Calibrated:
         """The host's work, where its time is known."""
         return [host_op(step, plan)] if self.step is not None else []
 
+    def warnings(self) -> tuple[str, ...]:
+        """Which of the user's step fits are not used, and why."""
+        return self.efficiency.warnings()
+
     def total(self, times: Sequence[CalibratedTime]) -> CalibratedTime:
         """Sum of the operators of a step: ``total`` of this module."""
         return total(times)
@@ -140,7 +144,7 @@ class Calibrated:
         if not asked.kind or self.chip is None:
             return self.efficiency.plain
         kernel = self.efficiency.kernel(asked.kind, asked.formats)
-        if asked.kind != "gemm" or "dequant" not in asked.shape:
+        if asked.kind != "gemm" or "dequant" not in asked.shape or kernel.fmt == "w4a16":
             return kernel
         return weight_only(kernel, self.efficiency.gpu.architecture, self.efficiency.engine)
 

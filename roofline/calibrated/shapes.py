@@ -15,6 +15,8 @@ from perfmodel.roofline.ops import distinct_experts
 #: More new tokens a sequence than this are prefill to the kernels; up to it (a verified tree) they split the keys over
 #: the SMs as a decode step does. Whole arrays are of one sort: ``mixed`` cuts those that are not.
 DECODE_TOKENS = 64.0
+#: Bytes of a weight below which a product that unpacks its weights is one of 4 bits, scales included.
+NARROW = 0.75
 #: Number format of the arithmetic -> formats of fitted kernels, the likeliest first.
 FORMATS = {
     "bf16": ("bf16",), "fp16": ("bf16",), "fp8": ("fp8_block", "fp8", "bf16"), "fp4": ("nvfp4", "fp8_block", "bf16"),
@@ -50,7 +52,8 @@ def ask(op: Op) -> Ask:
     """What the calibrated forms need to know about an operator."""
     i: dict[str, Any] = dict(op.inputs)
     if op.kind == "gemm":
-        return Ask("gemm", FORMATS.get(i["math"], ("bf16",)), i)
+        narrow = ("w4a16",) if i.get("dequant") and i["weight_bytes"] / (i["n"] * i["k"]) < NARROW else ()
+        return Ask("gemm", (*narrow, *FORMATS.get(i["math"], ("bf16",))), i)
     if op.kind == "grouped_gemm":
         return _grouped(i)
     if op.formula is attention.gqa:

@@ -98,6 +98,10 @@ class Measured:
         """The host's work, where its time is known."""
         return self.calibrated.beside(step, plan)
 
+    def warnings(self) -> tuple[str, ...]:
+        """Those of the calibrated times."""
+        return self.calibrated.warnings()
+
     def _one(self, op: Op) -> CalibratedTime:
         """Time of one operator; of an array of shapes, each from where it stands."""
         if (few := few_tokens(op)) is not None:

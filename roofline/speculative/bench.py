@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from perfmodel.roofline.clock import Clock
 from perfmodel.roofline.speculative.candidates import Candidate, shape_of, stacked
 from perfmodel.roofline.speculative.drafts import Draft
-from perfmodel.roofline.speculative.rounds import NO_HOST, Host, Round, Shape, measure
+from perfmodel.roofline.speculative.rounds import Host, Round, Shape, measure
 
 Array = NDArray[np.float64]
 
 #: Batches above this are not looked at for the break-even.
 LARGEST_BATCH = 4096
+#: Shapes within this share of the best one may overtake it at the batches around; others are not looked at there.
+NEAR = 0.15
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,8 @@ class Bench:
 
     Attributes
     ----------
+    host : Host or None
+        The engine's own time; ``None``: what the clock knows of it.
     padded : bool
         Whether all sequences of a batch advance by what the slowest of them accepted; paged engines let each go its
         own way.
@@ -32,7 +36,7 @@ class Bench:
 
     draft: Draft
     clock: Clock
-    host: Host = NO_HOST
+    host: Host | None = None
     concurrent: bool = False
     padded: bool = False
 
@@ -62,22 +66,26 @@ class Bench:
 
 
 def break_even(bench: Bench, options: Sequence[Candidate], context: float) -> int | None:
-    """The smallest batch from which on no shape pays at this context: on a ladder, then to the sequence.
+    """The smallest batch from which on no shape pays at this context, up to 4096.
 
-    1 where none ever pays, ``None`` where one does up to 4096.
+    A ladder finds its place; then every batch up to twice that place is looked at, since tiles make the speedup rise
+    again for a few batches after it fell. 1 where none ever pays, ``None`` where one does at 4096.
     """
 
-    def pays(batches: Array) -> NDArray[np.bool_]:
-        return np.asarray(bench.speedups(options, batches, np.array(context)).max(axis=0) > 1)
+    def gains(some: Sequence[Candidate], batches: Array) -> Array:
+        return bench.speedups(some, batches, np.array(context))
 
     ladder = np.unique(np.round(np.geomspace(1, LARGEST_BATCH, 49)))
-    good = pays(ladder)
-    if good[-1]:
-        return None
-    if not good.any():
+    found = gains(options, ladder)
+    good = np.flatnonzero(found.max(axis=0) > 1)
+    if not good.size:
         return 1
-    last = int(np.flatnonzero(good)[-1])
-    between = np.arange(ladder[last], ladder[last + 1] + 1)
-    between = between[:: max(1, len(between) // 64)]
-    paying = np.flatnonzero(pays(between))
-    return int(between[paying[-1]]) + 1
+    last = int(good[-1])
+    if last == len(ladder) - 1:
+        return None
+    near = found[:, last : last + 2].max(axis=1)
+    hopeful = [c for c, gain in zip(options, near, strict=True) if gain > near.max() * (1 - NEAR)]
+    every = np.arange(ladder[last], min(2 * ladder[last + 1], LARGEST_BATCH) + 1)
+    paying = np.flatnonzero(gains(hopeful, every).max(axis=0) > 1)
+    stop = int(every[paying[-1]]) + 1
+    return stop if stop <= LARGEST_BATCH else None

@@ -85,17 +85,18 @@ def candidate(acceptance: Acceptance, gamma: int, nodes: int | None = None, widt
     return _made(tree, width, tree.acceptances_by_rank(ranks))
 
 
-def candidates(m: Method, acceptance: Acceptance) -> list[Candidate]:
+def candidates(m: Method, acceptance: Acceptance, seen: int | None = None) -> list[Candidate]:
     """What the search for the best shape tries.
 
     Chains of up to 16, or of as many tokens as its drafter was made for; of methods with trees also trees of growing
-    size, as deep as the method's and half as deep.
+    size, as deep as the method's and half as deep. None is deeper than ``seen`` positions, where a log tells how many
+    were: nobody knows how much is accepted beyond.
     """
     s = m.strategy
-    found = [candidate(acceptance, gamma) for gamma in range(1, searched(m) + 1)]
+    found = [candidate(acceptance, gamma) for gamma in range(1, min(searched(m), seen or MAX_GAMMA) + 1)]
     if s.kind == "chain" or not acceptance.siblings:
         return found
-    depths = sorted({s.gamma, (s.gamma + 1) // 2})
+    depths = sorted({min(d, seen or d) for d in (s.gamma, (s.gamma + 1) // 2)})
     return found + [candidate(acceptance, d, nodes, s.width) for d in depths for nodes in BUDGETS if nodes > d]
 
 
@@ -109,8 +110,10 @@ def most_depth(m: Method) -> int:
     return m.draft.heads if m.draft.kind == "medusa" else MAX_GAMMA
 
 
-def default_candidate(m: Method, acceptance: Acceptance, gamma: int | None = None) -> Candidate:
-    """The method's own shape, or its chain or tree at the asked depth.
+def default_candidate(
+    m: Method, acceptance: Acceptance, gamma: int | None = None, seen: int | None = None
+) -> Candidate:
+    """The method's own shape, no deeper than ``seen`` positions; or its chain or tree at the asked depth.
 
     Raises
     ------
@@ -118,7 +121,7 @@ def default_candidate(m: Method, acceptance: Acceptance, gamma: int | None = Non
         When the method cannot draft so many positions.
     """
     s = m.strategy
-    depth = s.gamma if gamma is None else gamma
+    depth = min(s.gamma, seen or s.gamma) if gamma is None else gamma
     if depth > most_depth(m):
         raise UsageError(f"gamma is {depth}; {m.title} has {most_depth(m)} heads, one a drafted position")
     if s.kind == "chain" or not acceptance.siblings:

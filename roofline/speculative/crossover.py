@@ -137,7 +137,8 @@ def _chain(of: Speculation, gamma: int, alpha: float) -> Candidate:
 
 
 def _batch_gamma(of: Speculation) -> CrossoverMap:
-    gammas, batches = _lengths(of), _axis(of.batch, BATCHES)
+    seen = len(of.fitted.trials) if of.fitted else searched(of.method)
+    gammas, batches = _lengths(of)[:seen], _axis(of.batch, BATCHES)
     shapes = [candidate(of.acceptance, gamma) for gamma in gammas]
     gains = of.bench.speedups(shapes, batches, of.context[:1])
     fits = np.stack([_fits(of, len(c.tree), batches, of.context[:1]) for c in shapes])

@@ -10,6 +10,7 @@ single-pass drafters; MagicDec (arXiv:2408.11049) for drafts on a part of the ca
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -195,7 +196,19 @@ def independent(
             f"{spec.title} has {its:,} tokens and {target.model.title} {ours:,}: a draft needs the target's vocabulary"
         )
     kept = f", {window} keys kept" if window else ""
-    return Draft(f"{spec.title}{kept}", target, like(target, windowed(spec, window) if window else spec, tp, weights))
+    ready = like(target, windowed(spec, window) if window else spec, tp, weights)
+    return Draft(f"{spec.title}{kept}", target, ready, note=_vocabulary_note(target.model, spec))
+
+
+def _vocabulary_note(target: ModelSpec, draft: ModelSpec) -> str:
+    """A warning where vocabularies of one size may hold other tokens: the models are of different families."""
+    ours, its = (re.sub(r"[^a-z].*", "", spec.family) for spec in (target, draft))
+    if ours == its or not ours or not its:
+        return ""
+    return (
+        f"{draft.title} ({draft.family}) and {target.title} ({target.family}) are of different families: their "
+        "vocabularies have one size, but check that they hold the same tokens"
+    )
 
 
 def windowed(model: ModelSpec, window: int) -> ModelSpec:

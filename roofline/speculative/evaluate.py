@@ -7,7 +7,7 @@ entry, from the user or from a log, everything else from the models and the GPU.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,18 +17,18 @@ from perfmodel.base.errors import UsageError
 from perfmodel.hwspecs.schema import Gpu
 from perfmodel.modelspecs.schema import ModelSpec
 from perfmodel.roofline.clock import clock
-from perfmodel.roofline.setup import setup
+from perfmodel.roofline.setup import Setup, setup
 from perfmodel.roofline.speculative.acceptance_fit import Fitted
+from perfmodel.roofline.speculative.asked import acceptances, axis, check_plan, length
 from perfmodel.roofline.speculative.bench import Bench, break_even
 from perfmodel.roofline.speculative.candidates import Candidate, candidate, candidates, default_candidate
+from perfmodel.roofline.speculative.default_draft import default_draft
 from perfmodel.roofline.speculative.drafts import Draft
-from perfmodel.roofline.speculative.formulas import MAX_GAMMA, check_fraction
 from perfmodel.roofline.speculative.methods import Acceptance, Method
 from perfmodel.roofline.speculative.methods import method as find_method
 from perfmodel.roofline.speculative.room import Room, room
-from perfmodel.roofline.speculative.rounds import NO_HOST, Z80, Host, Round, Shape
+from perfmodel.roofline.speculative.rounds import Z80, Host, Round, Shape, step_host
 from perfmodel.roofline.speculative.why import limiters
-from perfmodel.roofline.step import check_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,7 +66,7 @@ class Speculation:
     gains : ndarray, (options, batch, context)
         Speedup of each.
     break_even_batch : int or None
-        Smallest batch, at the first context, from which no shape of this method pays; None up to 4096.
+        Smallest batch, at the first context, from which on no shape of this method pays; None up to 4096.
     room : Room
         Memory of target and draft.
     fidelity : str
@@ -111,7 +111,7 @@ class Speculation:
 
     @property
     def best_speedup(self) -> Array:
-        """At the best shape; 1 where plain decoding is best."""
+        """At the best shape, the asked one among them; 1 where plain decoding is best."""
         return np.asarray(np.maximum(self.gains.max(axis=0), 1.0))
 
     @property
@@ -141,6 +141,21 @@ class Speculation:
 
     def _tokens_spread(self, c: Candidate) -> float:
         return self.fitted.spread(c, self.acceptance.siblings) if self.fitted else 0.0
+
+    @property
+    def unseen(self) -> int:
+        """Positions that the asked shape drafts beyond those of the log; 0 without one."""
+        return max(self.asked.tree.depth - len(self.fitted.trials), 0) if self.fitted else 0
+
+    @property
+    def host(self) -> tuple[float, float, str]:
+        """The engine's own time in a plain step and in a round at the first point [s], and where it is from."""
+        if (given := self.bench.host) is not None:
+            drafting = given.draft_pass * (self.asked.tree.depth if self.draft.passes == "serial" else 1)
+            return given.step, given.round + (drafting if self.draft.passes != "none" else 0.0), "given"
+        time = float(step_host(self.bench.clock, self.draft.target, float(self.batch[0]), 1.0).seconds)
+        fit = getattr(getattr(self.bench.clock, "calibrated", self.bench.clock), "step", None)
+        return time, time, fit.origin if fit else ""
 
     def limits(self, i: int = 0, j: int = 0) -> tuple[dict[str, float], dict[str, float]]:
         """Shares of the time by limiter at one point, of the plain step and of the verification."""
@@ -200,6 +215,7 @@ class Speculation:
             "model": target.model.name, "gpu": target.gpu.name, "settings": target.words(), "fidelity": self.fidelity,
             "exact": self.method.verification == "exact", "acceptance": self.acceptance.model_dump(),
             "draft_weight_bytes": self.draft.weight_bytes, "usable_bytes": self.room.target.usable,
+            "host_step_s": self.host[0], "host_round_s": self.host[1], "host_source": self.host[2],
             "note": self.draft.note, "points": rows,
         }  # fmt: skip
 
@@ -221,18 +237,15 @@ class Speculation:
 
 
 def _acceptance(
-    m: Method, alpha: float | Sequence[float] | None, log: Fitted | None
+    m: Method, model: str, alpha: float | Sequence[float] | None, log: Fitted | None
 ) -> tuple[Acceptance, Fitted | None]:
     if alpha is not None and log is not None:
         raise UsageError("alpha and a log both say what is accepted; give one of them")
     if log is not None:
         return log.acceptance(m.acceptance.siblings), log
     if alpha is None:
-        return m.acceptance, None
-    given = np.atleast_1d(np.asarray(alpha, dtype=np.float64))
-    check_fraction(alpha=given)
-    if not 1 <= given.size <= MAX_GAMMA:
-        raise UsageError(f"alpha has {given.size} positions; 1 to {MAX_GAMMA} are possible")
+        return m.acceptance_for(model), None
+    given = acceptances(alpha)
     return m.acceptance.model_copy(
         update={
             "alphas": tuple(map(float, given)), "setting": "given by the user", "source": "the user", "basis": "given",
@@ -242,7 +255,7 @@ def _acceptance(
 
 
 def speculate(
-    model: str | ModelSpec, gpu: str | Gpu, *, method: str | Method = "eagle-3", draft: str | None = None,
+    model: str | ModelSpec, gpu: str | Gpu, *, method: str | Method | None = None, draft: str | None = None,
     alpha: float | Sequence[float] | None = None, log: Fitted | None = None, gamma: int | None = None, batch: Any = 1,
     context: Any = 2048, fidelity: str = "calibrated", engine: str | None = None, efficiency: Sequence[str] = (),
     measured: Sequence[Recorded] = (), padded: bool = False, host: Host | None = None, draft_tp: int | None = None,
@@ -252,14 +265,16 @@ def speculate(
 
     Parameters
     ----------
-    method : str or Method
-        Name, alias or YAML file.
+    method : str or Method, optional
+        Name, alias or YAML file; by default EAGLE-3, or Speculative Sampling where ``draft`` is given.
     draft : str, optional
-        The drafter, of a method with an independent one.
+        The drafter, of a method with an independent one; by default a small built-in model of the target's family.
     alpha : float or sequence, optional
-        Acceptance of each position instead of the catalogue's; the last holds for what follows.
+        Acceptance of each position instead of the catalogue's, which is the target's own where one was published and
+        else that of another model; the last holds for what follows.
     log : Fitted, optional
-        Acceptance fitted to a log (``perfmodel.validate.logs_speculation.read``), whose interval is carried on.
+        Acceptance fitted to a log (``perfmodel.validate.logs_speculation.read``), whose interval is carried on; no
+        shape beyond the positions that it holds is tried, unless ``gamma`` asks for it.
     gamma : int, optional
         Draft length (depth of a tree), 1 to 64; the method's own by default.
     batch, context : number or list
@@ -269,7 +284,8 @@ def speculate(
     padded : bool
         Whether a batch advances together, by its slowest sequence.
     host : Host, optional
-        The engine's own time a step, round and draft pass.
+        The engine's own time a step, round and draft pass; by default that of a fit of whole steps in ``efficiency``,
+        once a step and once a round, else none.
     draft_tp, draft_weights
         Of an independent drafter.
     **plan
@@ -286,25 +302,42 @@ def speculate(
     >>> 3 < float(s.speedup[0, 0]) < 4
     True
     """
-    chosen = find_method(method)
-    if gamma is not None and not 1 <= gamma <= MAX_GAMMA:
-        raise UsageError(f"gamma is {gamma}; 1 to {MAX_GAMMA} are possible")
-    b, c = (np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in (batch, context))
-    check_number("batch", b)
-    check_number("context", c)
+    chosen = find_method(method or ("speculative-sampling" if draft else "eagle-3"))
+    gamma, b, c = length(gamma), axis("batch", batch), axis("context", context)
+    check_plan(plan, _OPTIONS)
     target = setup(model, gpu, **plan)
-    acceptance, fitted = _acceptance(chosen, alpha, log)
-    drafter = chosen.draft.build(target, draft, **_given(draft_tp=draft_tp, draft_weights=draft_weights))
+    acceptance, fitted = _acceptance(chosen, target.model.name, alpha, log)
+    own = _given(draft_tp=draft_tp, draft_weights=draft_weights)
+    drafter = _drafter(chosen, target, draft, own)
     apart = chosen.draft.concurrent
     timer = clock(target, fidelity, engine, efficiency, measured)
-    bench = Bench(drafter, timer, host or NO_HOST, apart, padded)
-    asked, options = default_candidate(chosen, acceptance, gamma), candidates(chosen, acceptance)
+    bench = Bench(drafter, timer, host, apart, padded)
+    seen = len(fitted.trials) if fitted else None
+    asked = default_candidate(chosen, acceptance, gamma, seen)
+    options = candidates(chosen, acceptance, seen)
+    options += [] if asked in options else [asked]
     rows, columns = b[:, None], c[None, :]
     return Speculation(
         chosen, bench, acceptance, fitted, asked, b, c, bench.round(asked, rows, columns),
         bench.tokens(asked, rows, columns), options, bench.speedups(options, rows, columns),
         break_even(bench, options, float(c[0])), room(drafter, len(asked.tree), rows, columns, apart), fidelity,
     )  # fmt: skip
+
+
+#: Options of ``speculate`` beside those of a setup.
+_OPTIONS = (
+    "method", "draft", "alpha", "log", "gamma", "batch", "context", "fidelity", "engine", "efficiency", "measured",
+    "padded", "host", "draft_tp", "draft_weights",
+)  # fmt: skip
+
+
+def _drafter(m: Method, target: Setup, draft: str | None, own: dict[str, Any]) -> Draft:
+    """What drafts; of a method with an independent drafter and none named, the default one, and said so."""
+    if draft is not None or m.draft.kind != "independent" or (small := default_draft(target.model)) is None:
+        return m.draft.build(target, draft, **own)
+    found = m.draft.build(target, small, **own)
+    said = f"Draft {small} was chosen: of the target's maker and vocabulary; --draft names another"
+    return replace(found, note="; ".join(filter(None, (found.note, said))))
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -58,6 +58,10 @@ class DraftSource(Frozen):
         if (model is None) == (self.kind == "independent"):
             wants = "needs --draft MODEL" if model is None else "has a drafter of its own: leave out --draft"
             raise UsageError(f"this method {wants}")
+        most = target.plan.tp
+        asked = options.get("draft_tp")
+        if isinstance(asked, int) and asked > most:
+            raise UsageError(f"draft_tp is {asked}; a draft runs at most at the target's tp of {most}")
         if model is None and options:
             raise UsageError(f"{' and '.join(options)} are for a method with an independent drafter; leave them out")
         found = self._build(target, model, **options)
@@ -143,6 +147,13 @@ def rank_table(alphas: ArrayLike, siblings: Sequence[float], first: ArrayLike) -
     return np.stack(table, axis=-1)
 
 
+class OwnAcceptance(Frozen):
+    """The acceptance that was published for a target itself."""
+
+    models: tuple[str, ...] = Field(min_length=1, description="built-in names of the target and its tunings")
+    acceptance: Acceptance
+
+
 class PublishedResult(Frozen):
     """A published result."""
 
@@ -181,7 +192,8 @@ class Method(Frozen):
     verification: Literal["exact", "typical"] = Field(
         "exact", description="whether the output follows the target's distribution, or is merely plausible to it"
     )
-    acceptance: Acceptance
+    acceptance: Acceptance = Field(description="of targets without one of their own")
+    own: tuple[OwnAcceptance, ...] = Field((), description="acceptances that were published for single targets")
     published: tuple[PublishedResult, ...] = ()
     wins: str = Field(min_length=3, description="where it wins, in a sentence")
     notes: str = ""
@@ -193,6 +205,10 @@ class Method(Frozen):
         if self.draft.kind == "medusa" and self.strategy.gamma > self.draft.heads:
             raise ValueError("a tree over Medusa's heads is no deeper than their number")
         return self
+
+    def acceptance_for(self, model: str) -> Acceptance:
+        """The acceptance that was published for a target, by its built-in name; else the one for all."""
+        return next((one.acceptance for one in self.own if model in one.models), self.acceptance)
 
 
 def method(name: str | Method) -> Method:

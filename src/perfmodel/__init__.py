@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from perfmodel.roofline.engines.budget import memory as memory
     from perfmodel.roofline.flops import crossovers as crossovers
     from perfmodel.roofline.speculative.evaluate import speculate as speculate
+    from perfmodel.roofline.speculative.rounds import Host as Host
     from perfmodel.roofline.sweep import sweep as sweep
     from perfmodel.validate.check import check as check
     from perfmodel.validate.measured_tables import measured as measured
@@ -37,6 +38,7 @@ _EXPORTS = {
     "estimate": "perfmodel.roofline.analysis:estimate",
     "memory": "perfmodel.roofline.engines.budget:memory",
     "speculate": "perfmodel.roofline.speculative.evaluate:speculate",
+    "Host": "perfmodel.roofline.speculative.rounds:Host",
     "sweep": "perfmodel.roofline.sweep:sweep",
     "explain": "perfmodel.reports.explain:explain",
     "claims": "perfmodel.reports.claims:ledger",

@@ -11,7 +11,7 @@ import click
 
 #: name -> one line of help; the module ``perfmodel.commands.<name>`` is imported when it is called.
 COMMANDS = {
-    "list": "List GPUs, systems, models or formats.",
+    "list": "List GPUs, systems, models, formats, engines or speculation methods.",
     "params": "Parameters, active parameters and KV-cache bytes of a model.",
     "roofline": "Every operator of a model on the roofline of a GPU: table and picture.",
     "estimate": "TTFT, TPOT and throughput, with the operators behind them.",

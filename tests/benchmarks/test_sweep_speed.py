@@ -59,7 +59,7 @@ def test_a_frame_of_a_million(benchmark: Any) -> None:
     """The public sweep, 4 TP degrees x 2 cache formats x 500 batches x 250 contexts: each row is that step alone."""
     options = {
         "batch": list(range(1, 501)), "context": [float(x) for x in np.linspace(1, 131072, 250).astype(int)],
-        "tp": [1, 2, 4, 8], "kv": ["bf16", "fp8"],
+        "tp": [1, 2, 4, 8], "kv": ["bf16", "fp8"], "hypothetical": True,
     }  # fmt: skip
     frame = benchmark.pedantic(sweep, args=("llama3-70b", "h100"), kwargs=options, rounds=3, warmup_rounds=1)
     assert len(frame) == MILLION

@@ -137,3 +137,11 @@ def test_an_engine_at_the_bound_is_refused() -> None:
     result = CliRunner().invoke(main, ["roofline", "--gpu", "h100", "--model", "llama3-8b", "--engine", "vllm"])
     assert result.exit_code == 2
     assert "add --fidelity calibrated" in result.stderr
+
+
+def test_totals_of_several_gpus_name_them() -> None:
+    """Two GPUs at two batches: four lines of totals, each with its GPU; of one GPU the name stands in the title."""
+    both = [analyze("llama3-8b", gpu, batch=b) for gpu in ("h100", "b200") for b in (1, 64)]
+    said = re.findall(r"^(.*)batch (1|64): TTFT", text(both, "table"), re.MULTILINE)
+    assert said == [(f"{a.setup.gpu.title}, ", str(a.batch)) for a in both]
+    assert re.search(r"^batch 64: TTFT", text(both[:2], "table"), re.MULTILINE)

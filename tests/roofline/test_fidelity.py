@@ -8,6 +8,7 @@ from click.testing import CliRunner
 import perfmodel as pm
 from perfmodel.base.errors import UsageError
 from perfmodel.cli import main
+from perfmodel.reports.roofline_table import estimate_text
 
 CASES = [
     ("llama3-70b", "h100", {"tp": 4}),
@@ -72,3 +73,23 @@ def test_a_calibrated_sweep_is_the_analysis_over_a_grid():
     decode = pm.sweep("llama3-70b", "h100", batch=[8], context=[2049], **options)
     one = pm.analyze("llama3-70b", "h100", batch=8, input=2048, output=2, **options)
     assert decode.time_s[0] == pytest.approx(one.tpot_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("fidelity", ["bound", "calibrated"])
+@pytest.mark.parametrize("output", [1, 256])
+def test_a_rate_has_the_ends_of_its_times(fidelity, output):
+    """In JSON the rate's high end is that of both fast ends, as in the table; the bound's ceiling stands apart."""
+    found = pm.estimate("llama3-8b", "h100", batch=4, output=output, fidelity=fidelity)
+    data = found.to_dict()
+    fast = data["ttft_low_s"] + (output - 1) * data["tpot_low_s"]
+    assert data["tokens_per_s_high"] == pytest.approx(4 * output / fast)
+    assert f"{data['tokens_per_s_high']:,.4g}"[:4] in estimate_text(found, "table")
+    if fidelity == "bound":
+        assert data["tokens_per_s_low"] == 0
+        assert data["tokens_per_s_high"] == data["tokens_ceiling_per_s"]
+    else:
+        slow = data["ttft_high_s"] + (output - 1) * data["tpot_high_s"]
+        assert data["tokens_per_s_low"] == pytest.approx(4 * output / slow)
+        assert (
+            data["tokens_per_s_low"] < data["tokens_per_s"] < data["tokens_per_s_high"] < data["tokens_ceiling_per_s"]
+        )

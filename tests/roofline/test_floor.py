@@ -48,7 +48,8 @@ def test_the_words_say_the_library_s_critical_batch(name, card, options):
 
 def test_eight_bit_weights_multiply_in_fp16_where_there_is_no_bf16():
     """A V100 has FP16 matrix units: FP8 weights are widened to that, and prefill is as fast as with FP16 weights."""
-    times = {w: sweep("llama3-8b", "v100-sxm", phase="prefill", weights=w).time_s[0] for w in ("fp16", "fp8", "nvfp4")}
+    options = {"phase": "prefill", "hypothetical": True}
+    times = {w: sweep("llama3-8b", "v100-sxm", weights=w, **options).time_s[0] for w in ("fp16", "fp8", "nvfp4")}
     assert times["fp8"] == pytest.approx(times["fp16"], rel=0.02)
     assert times["nvfp4"] == pytest.approx(times["fp16"], rel=0.02)
 
@@ -60,3 +61,19 @@ def test_a_sweep_says_what_fits():
     assert fits[4, 1.0, 1024.0]
     assert not fits[4, 64.0, 32768.0]
     assert not any(value for key, value in fits.items() if key[0] == 1)
+
+
+@pytest.mark.parametrize("fidelity", ["bound", "calibrated"])
+def test_a_sweep_predicts_nothing_for_what_does_not_fit(fidelity):
+    """Times, ends and rates are NaN where weights and cache exceed the memory, and nowhere else; on request they are
+    given, and those of what fits are the same."""
+    options = {"batch": [1, 64], "context": [1024, 32768], "tp": [1, 4], "fidelity": fidelity}
+    frame = sweep("llama3-70b", "h100", **options)
+    every = sweep("llama3-70b", "h100", hypothetical=True, **options)
+    numbers = [name for name in ("time_s", "tokens_per_s", "low_s", "high_s") if name in frame]
+    assert len(numbers) == (2 if fidelity == "bound" else 4)
+    assert 0 < frame.fits.sum() < len(frame)
+    for name in numbers:
+        assert (frame[name].notna() == frame.fits).all()
+        assert every[name].notna().all()
+        assert (frame[name][frame.fits] == every[name][frame.fits]).all()

@@ -156,8 +156,9 @@ def test_a_million_configurations_are_a_million_scalars() -> None:
 def test_the_frame_of_a_sweep_has_each_combination_once(phase: str) -> None:
     """Rows of sweep() are all combinations in order, with the scalar time and tokens a second of the deployment."""
     frame = sweep(
-        "llama3-70b", "h100", batch=[1, 8], context=[128, 4096, 100], tp=[4, 8], kv=["bf16", "fp8"], phase=phase
-    )
+        "llama3-70b", "h100", batch=[1, 8], context=[128, 4096, 100], tp=[4, 8], kv=["bf16", "fp8"], phase=phase,
+        hypothetical=True,
+    )  # fmt: skip
     assert len(frame) == 2 * 3 * 2 * 2
     assert list(frame.batch[:6]) == [1, 1, 1, 8, 8, 8]
     assert list(frame.context[:3]) == [128, 4096, 100]

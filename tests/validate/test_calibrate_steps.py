@@ -19,6 +19,7 @@ from perfmodel.cli import main
 from perfmodel.roofline.batch import Batch
 from perfmodel.roofline.efficiency import load
 from perfmodel.roofline.setup import setup
+from perfmodel.validate.calibrate_files import notes
 from perfmodel.validate.calibrate_steps import StepCalibration, calibrate_steps, device_times
 from perfmodel.validate.step_rows import MOST_ROWS, StepRows, make
 
@@ -47,6 +48,14 @@ def timed(rows: StepRows, noise: float = 0.02, seed: int = 2) -> StepRows:
 def found() -> StepCalibration:
     """A fit of planted times."""
     return calibrate_steps(timed(shapes()), READY, "vllm", SHIPPED)
+
+
+def test_a_factor_far_from_one_is_warned_of(found: StepCalibration) -> None:
+    """Times three times the predicted ones are likely of another GPU: the notes say so; the planted factor is fine."""
+    assert not any(note.startswith("warning") for note in notes(found))
+    for factor in (0.4, 3.0):
+        far = replace(found, params={**found.params, "factor": factor})
+        assert any(f"warning: operators take {factor:g} times" in note for note in notes(far))
 
 
 def log_of(path: Path, rows: StepRows, between: float = 2e-4) -> Path:
@@ -254,11 +263,48 @@ def _no_log(folder: Path) -> list[str]:
     return [*_nothing(folder), "--model", "llama3-8b"]
 
 
+HEADER = "gpu,framework,op_name,num_gpus,message_bytes,latency_us\n"
+
+
+def _directory(folder: Path) -> list[str]:
+    return [str(folder)]
+
+
+def _table(folder: Path, content: bytes) -> list[str]:
+    path = folder / "nccl.csv"
+    path.write_bytes(content)
+    return [str(path)]
+
+
+def _latin(folder: Path) -> list[str]:
+    return _table(folder, (HEADER + "h100_sxm,TRTLLM,all_r\u00e9duce,8,1024,9\n").encode("latin-1"))
+
+
+def _twice(folder: Path) -> list[str]:
+    return _table(folder, f"gpu,{HEADER}h100_sxm,h100_sxm,TRTLLM,all_reduce,8,1024,9\n".encode())
+
+
+def _header_only(folder: Path) -> list[str]:
+    return _table(folder, HEADER.encode())
+
+
+def _other_model_of_results(folder: Path) -> list[str]:
+    path = folder / "x.json"
+    numbers = {"completed": 8, "total_input_tokens": 8192, "total_output_tokens": 4096, "max_concurrency": 1}
+    path.write_text(json.dumps({"model_id": "meta-llama/Meta-Llama-3-70B", **numbers, "median_tpot_ms": 9.0}))
+    return [str(path), "--gpu", "h100", "--model", "llama3-8b"]
+
+
 @pytest.mark.parametrize(
     ("broken", "code", "message"),
     [
         (_cut, 3, "line 19"),
-        (_nothing, 3, "columns of no table"),
+        (_nothing, 3, "has one column only"),
+        (_directory, 3, "cannot be read"),
+        (_latin, 3, "is not UTF-8 text"),
+        (_twice, 3, "gpu: is in the header twice"),
+        (_header_only, 3, "has a header and no rows"),
+        (_other_model_of_results, 2, "says model=meta-llama/Meta-Llama-3-70B, and --model is llama3-8b"),
         (_no_model, 2, "does not say what ran: give --gpu and --model"),
         (_other_engine, 2, "is a log of vLLM, and --engine is sglang"),
         (_half_lengths, 2, "--input and --output belong together"),

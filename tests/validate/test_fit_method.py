@@ -193,6 +193,25 @@ def test_the_page_lists_what_misses_its_aim() -> None:
     assert percent(0.1234) == "12.3"
 
 
+def test_every_aim_that_is_not_reached_is_listed() -> None:
+    """A bias of 2 % and more, coverages outside 72 to 88 % (of cells with 200 rows), and pairs of GPUs by their aim."""
+    row = {
+        "kind": "gemm", "gpu": "g", "engine": "e", "format": "f", "n": 200, "mape_10us": 0.08, "mape": 0.1,
+        "floor": None, "physics_mape_10us": 0.09, "naive_mape_10us": 0.5, "bias": -0.02, "coverage80": 0.7,
+        "excluded": 0,
+    }  # fmt: skip
+    few = {**row, "format": "few", "n": 34, "bias": 0.019}
+    pairs = ["h100-sxm to a100-sxm, trtllm bf16: 13.1 %", "h100-sxm to b200, trtllm bf16: 9.9 %"]
+    moved = {"gemm": {"older": {"form": "full", "mape": 0.13, "rows": 9, "pairs": pairs, "coverage80": 0.9}}}
+    listed = page([row, few], {}, moved).split("not reached")[1].split("##")[0]
+    assert [line for line in listed.splitlines() if line.startswith("-")] == [
+        "- GEMM, g e gemm f: bias -2.0 (aim under 2)",
+        "- GEMM, g e gemm f: coverage 70 (aim 72 to 88)",
+        "- GEMM, h100-sxm to a100-sxm, trtllm bf16, not seen: 13.1 (aim 13)",
+        "- GEMM, to older architectures that were not seen: coverage 90 (aim 72 to 88)",
+    ]
+
+
 def test_tables_have_their_notice() -> None:
     """The measured tables carry their source and licence."""
     notice = (Path(__file__).parent / "data" / "measured" / "NOTICE").read_text()

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -235,6 +236,27 @@ def test_a_log_of_another_plan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="kv_cache_dtype=fp8, and --kv is bf16"):
         rows_of(read(path), setup("llama3-8b", "h100"))
     assert read(path).settings
+
+
+def test_a_log_of_another_model_or_cache_is_refused(tmp_path: Path) -> None:
+    """An HF id or a path that means another built-in is contradicted; an instruct variant, and what no built-in is,
+    are not. A cache of the model's own format is no FP8."""
+    path = written(tmp_path, CONFIG, OLD)
+    with pytest.raises(
+        UsageError, match=r"says model=meta-llama/Meta-Llama-3-8B, and --model is .*give --model llama3-8b"
+    ):
+        rows_of(read(path), setup("llama3-70b", "h100", tp=1))
+    with pytest.raises(UsageError, match="kv_cache_dtype=auto, and --kv is fp8"):
+        rows_of(read(path), setup("llama3-8b", "h100", kv="fp8"))
+    assert len(rows_of(read(path), setup("llama3-8b", "h100"), (512, 100)))
+    for named, refused in (
+        ("meta-llama/Meta-Llama-3-8B-Instruct", False), ("/models/Meta-Llama-3-8B", False), ("/models/mine", False),
+        ("someone/fine-tune", False), ("/models/Meta-Llama-3-70B/", True),
+    ):  # fmt: skip
+        path = written(tmp_path, CONFIG.replace("model='meta-llama/Meta-Llama-3-8B'", f"model='{named}'", 1), OLD)
+        assert read(path).model == named
+        with pytest.raises(UsageError, match="give --model llama3-70b") if refused else nullcontext():
+            rows_of(read(path), setup("llama3-8b", "h100"), (512, 100))
 
 
 def test_ranks_that_wait_for_one_another_are_refused(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--budget", type=float, help=f"seconds for all of it ({stages.BUDGET_S:g}; stand-alone {BUDGET_S:g})"
     )
+    parser.add_argument("--stages", metavar="NAME,...", help="these stages alone; see tools/on_gpu/stages.py")
     options = parser.parse_args(argv)
     if options.budget is None:
         options.budget = BUDGET_S if options.standalone else stages.BUDGET_S
@@ -176,11 +177,12 @@ def run_stages(options: argparse.Namespace, start: float) -> int:
 
     if not options.dry_run and not torch.cuda.is_available():
         return complain("torch finds no CUDA device here; --dry-run tries the script on the CPU", NO_GPU)
-    try:
-        new_folder(options.folder)
-    except FolderError as error:
-        return complain(str(error), USAGE)
     folder = options.folder.resolve()
+    try:
+        listed = stages.chosen(stages.stages(folder, options.dry_run, options.budget), options.stages)
+        new_folder(folder)
+    except (FolderError, ValueError) as error:
+        return complain(str(error), USAGE)
     facts = {
         "format": 1,
         "dry_run": options.dry_run,
@@ -190,14 +192,13 @@ def run_stages(options: argparse.Namespace, start: float) -> int:
     }
     if lacking := checkout.missing(checkout.PICTURE):
         print(f"on_gpu: no picture without {', '.join(lacking)}", file=sys.stderr, flush=True)
-    listed = stages.stages(folder, options.dry_run, options.budget)
     ended = stages.run(
         folder, listed, options.budget - (time.monotonic() - start),
         lambda line: print(f"on_gpu: {line}", file=sys.stderr, flush=True), facts,
     )  # fmt: skip
     print("\n".join(f"{one.name}: {one.status}, {one.seconds:.0f} s" for one in ended))
     print(f"finished in {time.monotonic() - start:.0f} s; see {folder}")
-    return OK if stages.complete(ended, listed) else complain("the full suite did not run: see suite.log", INCOMPLETE)
+    return OK if stages.complete(ended, listed) else complain("the suite did not run: see suite.log", INCOMPLETE)
 
 
 def _interrupt(signum: int, frame: object) -> None:
@@ -218,7 +219,7 @@ def main(argv: Sequence[str]) -> int:
     lacking = checkout.missing(checkout.NEEDED)
     if lacking and not options.standalone:
         text = "stand-alone cases alone: our kernels and the comparison need"
-        print(f"on_gpu: {text} {', '.join(lacking)} (pip install)", file=sys.stderr, flush=True)
+        print(f"on_gpu: {text} {', '.join(lacking)}", file=sys.stderr, flush=True)
         options.budget = min(options.budget, BUDGET_S)
     try:
         if lacking or options.standalone:

@@ -1,6 +1,6 @@
 """The stages of a run: each a process of its own with a time limit and a log, so that none takes another with it.
 
-In the order of their worth: the package's ceilings and full suite, the steps of an 8B model, the targets, speculative
+In the order of their worth: ceilings and full suite, the steps of an 8B model, the targets of our kernels, speculative
 decoding, the stand-alone cases (libraries alone), and the kernels' tests with what time is left.
 """
 
@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from on_gpu.checkout import PICTURE, ROOT, missing
+from on_gpu.checkout import DRY_RUN, PICTURE, ROOT, missing
 
 HERE = Path(__file__).resolve().parent
-#: All stages together take at most so long. [s]
-BUDGET_S = 470.0
+#: All stages together take at most so long; and writing the tables of a suite that was cut short. [s]
+BUDGET_S, EXPORT_S = 455.0, 15.0
 #: An interrupted stage has so long to write what it has. [s]
 GRACE_S = 10.0
 #: A stage is not begun with less time than this. [s]
@@ -71,13 +71,14 @@ def stages(folder: Path, dry_run: bool, budget: float) -> list[Stage]:
     picture = () if missing(PICTURE) else ("-o", str(folder / "validate.png"))
     form = ("--format", "json")
     small = ("--threads", "1") if dry_run else ()
-    cases = "2" if dry_run else f"{110 * share:.0f}"
+    cases = "1" if dry_run else f"{110 * share:.0f}"
     suite = ("--suite", "quick" if dry_run else "full", "--budget", cases, "--export", str(folder / "validate.csv"))
     model = ("--model", "smollm2-135m" if dry_run else "llama3-8b", "--batch", "1" if dry_run else "16")
-    steps = ("--input", "64" if dry_run else "1024", "--budget", "2" if dry_run else f"{20 * share:.0f}")
+    steps = ("--input", "64" if dry_run else "1024", "--budget", "1" if dry_run else f"{20 * share:.0f}")
     spoken = ("--speculative", "--budget", "2" if dry_run else "12")
     alone = (sys.executable, str(HERE), str(folder), "--standalone", "--budget", f"{30 * share:.0f}")
-    tests = ("-q", "-m", "interpreter" if dry_run else "gpu", "--continue-on-collection-errors")
+    parallel = () if dry_run or missing(("xdist",)) else ("-n", "8")
+    tests = ("-q", "-m", "interpreter" if dry_run else "gpu", "--continue-on-collection-errors", *parallel)
     listed = str(ROOT / ("tests/kernels/test_kernel_checks.py" if dry_run else "tests/kernels"))
     return [
         Stage("suite", (*measure, *suite, *small, *picture, *form), 160 * share, (0, 1), core=True),
@@ -85,8 +86,19 @@ def stages(folder: Path, dry_run: bool, budget: float) -> list[Stage]:
         Stage("targets", (*checkout, "targets", str(folder), "cpu" if dry_run else "cuda"), 30 * share),
         Stage("speculative", (*measure, *spoken, *form), 40 * share, (0, 1)),
         Stage("libraries", (*alone, *(("--dry-run",) if dry_run else ())), 50 * share),
-        Stage("kernel-tests", (*checkout, "pytest", *tests, "-p", "no:cacheprovider", listed), 400 * share, (0, 1)),
+        Stage("kernel-tests", (*checkout, "pytest", *tests, "-p", "no:benchmark", listed), 400 * share, (0, 1)),
     ]  # fmt: skip
+
+
+def chosen(listed: Sequence[Stage], names: str | None) -> list[Stage]:
+    """The stages that a comma-separated list names; all without one. Raises ValueError for an unknown name."""
+    if names is None:
+        return list(listed)
+    known = [stage.name for stage in listed]
+    wanted = [name.strip() for name in names.split(",")]
+    if strange := [name for name in wanted if name not in known]:
+        raise ValueError(f"no stage {strange[0]!r}; there are {', '.join(known)}")
+    return [stage for stage in listed if stage.name in wanted]
 
 
 def run_stage(stage: Stage, folder: Path, limit: float, environment: dict[str, str]) -> Ended:
@@ -133,6 +145,7 @@ def run(
     end = time.monotonic() + budget
     data = folder / "data"
     environment = {**os.environ, "PERFMODEL_DATA": str(data), "PYTHONUNBUFFERED": "1"}
+    environment |= {DRY_RUN: "1"} if facts.get("dry_run") else {}
     ended: list[Ended] = []
     for stage in listed:
         left = end - time.monotonic()
@@ -144,14 +157,23 @@ def run(
             tell(f"{stage.name}: {ended[-1].status}, {ended[-1].seconds:.0f} s")
         text = json.dumps({**facts, "stages": [asdict(one) for one in ended]}, indent=1)
         (folder / STAGES).write_text(text + "\n", encoding="utf-8")
+    if (data / "validate.sqlite").exists() and not list(folder.glob("validate*.csv")):
+        run_stage(export(folder), folder, EXPORT_S, environment)
     keep(data, folder)
     return ended
+
+
+def export(folder: Path) -> Stage:
+    """Write the tables of the newest run: of a suite that was cut short."""
+    checkout = (sys.executable, str(HERE / "checkout.py"))
+    words = ("perfmodel", "validate", "--history", "--export", str(folder / "validate.csv"))
+    return Stage("export", (*checkout, *words, "--format", "json"), EXPORT_S)
 
 
 def keep(data: Path, folder: Path) -> None:
     """Of the data folder keep the measured spec beside the tables, and the results where no table could be written."""
     for spec in data.glob("devices/*.yaml"):
-        shutil.copy(spec, folder / "device.yaml")
+        shutil.copyfile(spec, folder / "device.yaml")
     if list(folder.glob("validate*.csv")):
         shutil.rmtree(data, ignore_errors=True)
 

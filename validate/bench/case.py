@@ -57,7 +57,11 @@ class Case:
     beside : Mapping
         Name of a library -> its call on the same inputs, timed in turns with ``run``.
     detail : Mapping
-        What explains the time: tiles of the kernel (``tile_m``, ``tile_n``, ``programs``).
+        What else is worth keeping.
+    explain : Callable, optional
+        ``explain(inputs)``: what explains the time, such as the padding of the kernel's tiles: see ``compare``.
+    trial : Callable, optional
+        What is run for the check, where ``run`` works in place: the same on copies.
     """
 
     name: str
@@ -72,6 +76,8 @@ class Case:
     tolerance: float = 0.0
     beside: Mapping[str, Callable[[Inputs], Tensor]] = field(default_factory=dict)
     detail: Mapping[str, Any] = field(default_factory=dict)
+    explain: Callable[[Inputs], Mapping[str, Any]] | None = None
+    trial: Callable[[Inputs], Tensor] | None = None
 
     @property
     def allowed(self) -> float:
@@ -110,7 +116,7 @@ def check(case: Case, inputs: Inputs, run: Callable[[Inputs], Tensor] | None = N
     WrongResult
         When it is off by more than the tolerance: nothing may be timed then.
     """
-    call = run or case.run
+    call = run or case.trial or case.run
     first = call(inputs)
     _poison(first)
     del first

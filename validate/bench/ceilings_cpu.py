@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -60,9 +61,9 @@ def sweep(watch: Stopwatch, most: float, each: float) -> list[Stream]:
         n = size // 4
         x, y, z = a[:n], b[:n], c[:n]
         calls: dict[str, tuple[Callable[[], object], int]] = {
-            "copy": (lambda x=x, y=y: y.copy_(x), 2), "read": (lambda x=x: x.sum(), 1),
-            "triad": (lambda x=x, y=y, z=z: torch.add(x, y, alpha=3.0, out=z), 3),
-        }  # type: ignore[misc]  # fmt: skip
+            "copy": (functools.partial(y.copy_, x), 2), "read": (x.sum, 1),
+            "triad": (functools.partial(torch.add, x, y, alpha=3.0, out=z), 3),
+        }  # fmt: skip
         for op, (call, buffers) in calls.items():
             t = _time(watch, [call], each / 2)
             points.append(Stream(op, float(buffers * size), float(buffers * size), t.median, t.p20))
@@ -75,7 +76,8 @@ def _time(watch: Stopwatch, calls: Sequence[Callable[[], object]], budget: float
 
 def _peak(watch: Stopwatch, fmt: str, where: str, each: float) -> Ceiling | None:
     """The best square product of a format; ``None`` where torch has none."""
-    torch, found = import_torch(), []
+    torch = import_torch()
+    found: list[Ceiling] = []
     out = torch.int32 if fmt == "int8" else torch_type(fmt)
     product = torch._int_mm if fmt == "int8" else torch.mm
     name = "torch._int_mm" if fmt == "int8" else "torch.mm"

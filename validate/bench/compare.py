@@ -13,7 +13,7 @@ from perfmodel.roofline.calibrated.shapes import ask
 from perfmodel.roofline.op import Op
 from perfmodel.roofline.times import HBM
 from perfmodel.validate.bench.ceilings import Ceilings
-from perfmodel.validate.bench.operators import family, unpack
+from perfmodel.validate.bench.operators import family, pack, unpack
 from perfmodel.validate.bench.predict import CEILINGS, FITTED, Column, Prediction, bound, predict
 from perfmodel.validate.bench.store import Result
 
@@ -112,7 +112,8 @@ class Compared:
         """The case, ready for JSON."""
         cost = self.op.cost()
         return {
-            "case": self.result.name, "family": self.family, "engine": self.result.engine, "format": self.result.dtype,
+            "case": self.result.name, "kind": self.op.kind, "inputs": pack(self.op), "family": self.family,
+            "engine": self.result.engine, "format": self.result.dtype,
             "set": self.set, "measured_s": self.measured, "p20_s": self.result.p20, "p80_s": self.result.p80,
             "precision": self.result.precision, "samples": self.result.samples, "noise": self.noise,
             "predicted_s": self.predicted, "judged": self.judged, "ratio": self.ratio,
@@ -196,7 +197,7 @@ def gap_terms(
         if stream >= compute:
             terms["ramp"] = start
         padding, programs = float(detail.get("padding", 1.0)), float(detail.get("programs", 0.0))
-        terms["tiles"] = compute * (padding - 1)
+        terms["tiles"] = max(compute * padding, stream) - max(compute, stream)
         slots = (spec.compute.sms.value if spec.compute.sms else 1.0) * float(detail.get("resident", 1.0))
         if programs:
             terms["tail"] = max(compute, stream) * (-(-programs // slots) * slots / programs - 1)

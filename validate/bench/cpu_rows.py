@@ -164,7 +164,7 @@ def rejection(op: Op) -> Case:
 
     touched = rows * vocab * WIDTH[fmt]
     return Case(
-        title(op, fmt), op, ENGINE, "torch rejection sampling", fmt, make, verify, _judged, touched, 1e-3
+        title(op, fmt), op, ENGINE, "torch rejection sampling", fmt, make, verify, judged, touched, 1e-3
     )  # fmt: skip
 
 
@@ -185,7 +185,7 @@ def verify(inputs: Inputs) -> Tensor:
     return torch.stack([accepted, after], -1)
 
 
-def _judged(inputs: Inputs, result: Tensor) -> tuple[Tensor, Tensor]:
+def judged(inputs: Inputs, result: Tensor) -> tuple[Tensor, Tensor]:
     """1 + what each request is off by: drafts whose verdict differs by more than rounding, and the distance of the
     uniform number from the interval of the token that followed."""
     torch = import_torch()

@@ -86,7 +86,7 @@ def _plain_attention(i: Mapping[str, Any]) -> bool:
 
 def tables(run: Run, results: Sequence[Result]) -> dict[str, list[Row]]:
     """Rows by table, of the device's own engine; libraries beside it are not among them."""
-    engine, found = ENGINES[run.kind], {}
+    engine, found = ENGINES[run.kind], dict[str, list[Row]]()
     version = str(run.machine.get("versions", {}).get("torch" if run.kind == "cpu" else "triton", ""))
     for r in results:
         if r.engine != engine or r.operator in (CEILINGS, "step"):

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from perfmodel.base.errors import UsageError
 from perfmodel.hwspecs.schema import Gpu
 from perfmodel.roofline.calibrated.simple import SIMPLE
-from perfmodel.roofline.cost import Cost
+from perfmodel.roofline.cost import ISSUE
+from perfmodel.roofline.dequantize import LEAST
+from perfmodel.roofline.op import Op
 from perfmodel.roofline.times import HBM, Rates
 from perfmodel.validate.bench.operators import key, unpack
 from perfmodel.validate.bench.predict import FACTS
@@ -32,6 +34,8 @@ Array = NDArray[np.float64]
 LEAST_ROWS = 4
 #: Where a fit starts, but for the launch: what is usual on processors and GPUs alike.
 START = {"matrix": 0.7, "memory": 0.7, "overlap": 1.3}
+#: No interval is narrower: what a machine does from one hour to the next.
+LEAST_WIDTH = 0.05
 #: From here on the longer of the two hides the other.
 MOST_OVERLAP = 8.0
 #: Weight of the prior, most e-folds away from it, and the error at which a row counts linearly: see ``fit_log``.
@@ -60,8 +64,8 @@ class Cell:
 
     def take(self, rows: NDArray[np.int64]) -> Cell:
         """Some of the rows."""
-        parts = (getattr(self, n)[rows] for n in ("compute", "stream", "measured", "bound"))
-        return Cell(self.kind, self.fmt, *parts, tuple(self.names[i] for i in rows))
+        compute, stream, measured, bound = (getattr(self, n)[rows] for n in ("compute", "stream", "measured", "bound"))
+        return Cell(self.kind, self.fmt, compute, stream, measured, bound, tuple(self.names[i] for i in rows))
 
 
 @dataclass(frozen=True)
@@ -83,27 +87,28 @@ class DeviceFit:
     skipped: list[str]
 
 
-def seconds_of(cost: Cost, rates: Rates) -> tuple[float, float]:
-    """Arithmetic and traffic of a cost at the rates, as the simple form takes them. [s]"""
-    terms = {name: float(seconds) for name, seconds in rates.terms(cost).items()}
+def seconds_of(op: Op, rates: Rates) -> tuple[float, float]:
+    """Arithmetic and traffic of an operator at the rates, as calibrated times hand them to the simple form. [s]"""
+    terms = {name: float(seconds) for name, seconds in rates.terms(op.cost()).items()}
+    if ISSUE in terms:  # the roofline counts the least of them
+        terms[ISSUE] *= max(float(op.inputs.get("dequant") or 0.0) / LEAST, 1.0)
     return max((s for name, s in terms.items() if name != HBM), default=0.0), terms.get(HBM, 0.0)
 
 
 def cells(results: Sequence[Result], spec: Gpu) -> list[Cell]:
     """Results by kind and format; passes over activations also all together, for those that are not measured."""
-    rates, rows = Rates(spec), {}
+    rates, rows = Rates(spec), dict[tuple[str, str], list[tuple[float, float, float, float, str]]]()
     for r in results:
         op = unpack(r.operator, r.shape)
-        cost = op.cost()
-        row = (*seconds_of(cost, rates), r.median, float(rates.bound(cost)), r.name)
+        row = (*seconds_of(op, rates), r.median, float(rates.bound(op.cost())), r.name)
         kind, fmt = key(op)
         rows.setdefault((kind, fmt), []).append(row)
         if not fmt:
             rows.setdefault(("elementwise", ""), []).append(row)
     found = []
     for (kind, fmt), some in rows.items():
-        *numbers, names = zip(*some, strict=True)
-        found.append(Cell(kind, fmt, *(np.array(v, float) for v in numbers), tuple(map(str, names))))
+        compute, stream, measured, bound = (np.array([row[i] for row in some], float) for i in range(4))
+        found.append(Cell(kind, fmt, compute, stream, measured, bound, tuple(row[4] for row in some)))
     return found
 
 
@@ -140,10 +145,23 @@ def left_out(cell: Cell, launch: float) -> Array:
     return found
 
 
+def interval(error: Array) -> tuple[float, float]:
+    """Ends of the 80 % interval of log errors of left-out rows: split-conformal; with fewer than nine rows, whose
+    extremes hold less than that, stretched by ``1 + 4 / n`` (assumed), and never narrower than 5 % either way.
+
+    >>> low, high = interval(np.linspace(-0.1, 0.1, 4))
+    >>> round(low, 6), round(high, 6)
+    (-0.2, 0.2)
+    """
+    low, high = conformal(error)
+    stretch = 1 + 4 / len(error) if len(error) < 9 else 1.0
+    return min(low * stretch, -LEAST_WIDTH), max(high * stretch, LEAST_WIDTH)
+
+
 def _record(cell: Cell, fitted: Fitted, others: Array, version: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The kernel as the file has it, and its line."""
     error = np.log(cell.measured / others)
-    low, high = conformal(error)
+    low, high = interval(error)
     ratio = others / cell.measured
     middle, mean, bias = np.median(np.abs(ratio - 1)), np.abs(ratio - 1).mean(), np.median(ratio) - 1
     scores = {"median_ape": middle, "mape": mean, "bias": bias, "rows": float(len(error))}
@@ -151,8 +169,7 @@ def _record(cell: Cell, fitted: Fitted, others: Array, version: str) -> tuple[di
         "kind": cell.kind, "format": cell.fmt, "form": "simple", "version": version, "kernels": "", "rows": len(error),
         "parameters": values(SIMPLE, fitted.params), "sigma": {n: digits(s, 3) for n, s in fitted.sigma.items()},
         "facts": dict(FACTS), "intervals": [
-            {"low": digits(float(np.exp(min(low, 0.0))), 4), "high": digits(float(np.exp(max(high, 0.0))), 4),
-             "rows": len(error)}
+            {"low": digits(float(np.exp(low)), 4), "high": digits(float(np.exp(high)), 4), "rows": len(error)}
         ],
         "spread": {"shared": digits(float(np.abs(np.median(error))), 3), "own": digits(float(error.std()), 3)},
         "scores": {name: digits(float(v), 6) for name, v in scores.items()},

@@ -1,4 +1,4 @@
-"""Measure a case: check it, spread its inputs over more memory than any cache holds, time it in turns with a library."""
+"""Measure a case: check it, spread its inputs over more memory than a cache holds, time it in turns with a library."""
 
 from __future__ import annotations
 
@@ -67,6 +67,8 @@ class Measured:
         Clocks before and after.
     spoiled : float
         Share of the readings that other processes spoiled.
+    detail : Mapping
+        What explains the time.
     """
 
     case: Case
@@ -76,6 +78,7 @@ class Measured:
     notes: Mapping[str, str] = field(default_factory=dict)
     states: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
     spoiled: float = 0.0
+    detail: Mapping[str, Any] = field(default_factory=dict)
 
     def results(self) -> list[Result]:
         """As the store keeps them: the case's own, then the libraries' under their names as engine."""
@@ -86,7 +89,7 @@ class Measured:
         more = {
             "source": who or case.source, "error": self.error, "repeats": t.repeats, "copies": self.copies,
             "clock": t.clock, "before": dict(self.states[0]), "after": dict(self.states[1]), "notes": dict(self.notes),
-            "detail": dict(case.detail),
+            "detail": {**case.detail, **self.detail},
         }  # fmt: skip
         return Result(
             case.name, case.op.kind, who or case.engine, case.fmt, pack(case.op), t.median, t.p20, t.p80, t.precision,
@@ -116,6 +119,7 @@ def measure(case: Case, room: Room, budget: float) -> Measured:
         first = case.make()
         error = check(case, first)
         beside, notes = _libraries(case, first)
+        detail = dict(case.explain(first)) if case.explain else {}
         copies = rotation(case.touched, room.cache, room.memory)
         sets = [first, *(clone(first) for _ in range(copies - 1))]
         candidates: dict[str, Sequence[Callable[[], object]]] = {"": _calls(case.run, sets)}
@@ -125,7 +129,7 @@ def measure(case: Case, room: Room, budget: float) -> Measured:
         after, later = machine.state(room.device), _counts(room.watch)
     room.forget()
     spoiled = (later[1] - counts[1]) / max(later[0] - counts[0], 1)
-    return Measured(case, timings, error, copies, notes, (before, after), spoiled)
+    return Measured(case, timings, error, copies, notes, (before, after), spoiled, detail)
 
 
 def _counts(watch: Stopwatch) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from perfmodel.hwspecs.schema import Gpu
@@ -16,6 +16,7 @@ from perfmodel.roofline.step import Step, decode, prefill
 from perfmodel.validate.bench import machine
 from perfmodel.validate.bench.case import Case, NotRealised, clone
 from perfmodel.validate.bench.predict import Column, predict
+from perfmodel.validate.bench.report import StepResult
 from perfmodel.validate.bench.session import Session, realiser
 from perfmodel.validate.bench.store import Result
 from perfmodel.validate.bench.suites import Wanted
@@ -25,43 +26,6 @@ from perfmodel.validate.bench.timing import summary
 STEPS = ("prefill", "decode")
 #: A whole step is run at least so often, and for so long. [1, s]
 RUNS, LONG = 3, 6.0
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """A whole step of a model.
-
-    Attributes
-    ----------
-    name : str
-    predicted : Mapping[str, float]
-        Column -> sum over all its operators. [s]
-    parts : Mapping[str, float]
-        Column -> sum over those operators that were measured. [s]
-    added : float
-        Measured times of these operators, as often as the step runs them. [s]
-    whole : float, optional
-        The operators run one after another, as a step does. [s]
-    missing : Mapping[str, str]
-        Operators that were not measured, and why.
-    share : float
-        Of the predicted time that was measured.
-    """
-
-    name: str
-    predicted: Mapping[str, float]
-    parts: Mapping[str, float]
-    added: float
-    whole: float | None
-    missing: Mapping[str, str]
-    share: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return {
-            "step": self.name, "predicted_s": dict(self.predicted), "measured_part_predicted_s": dict(self.parts),
-            "added_s": self.added, "whole_s": self.whole, "missing": dict(self.missing), "share": self.share,
-        }  # fmt: skip
 
 
 def ready(model: str, spec: Gpu) -> Setup:
@@ -169,13 +133,13 @@ def _order(cases: Sequence[tuple[Wanted, Case]], cache: float) -> list[Callable[
 
     Layers go round through as many sets of buffers as are past the cache.
     """
-    layers = max(int(round(one.times)) for one, _ in cases)
+    layers = max(round(one.times) for one, _ in cases)
     sets = min(layers, 1 + int(3 * cache / sum(case.touched for _, case in cases)))
     order: list[Callable[[], object]] = []
     made = []
     for one, case in cases:
         first = case.make()
-        made.append((int(round(one.times)), case, [first, *(clone(first) for _ in range(sets - 1))]))
+        made.append((round(one.times), case, [first, *(clone(first) for _ in range(sets - 1))]))
     for layer in range(layers):
         for times, case, buffers in made:
             call = functools.partial(case.run, buffers[layer % sets])
@@ -190,7 +154,8 @@ def _samples(s: Session, calls: Sequence[Callable[[], object]], budget: float) -
         for call in calls:
             call()
 
-    start, samples = time.perf_counter(), []
+    start = time.perf_counter()
+    samples: list[float] = []
     once()
     while len(samples) < RUNS or (time.perf_counter() - start < budget and len(samples) < 50):
         samples.append(s.room.watch.seconds([once], 1))

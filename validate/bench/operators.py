@@ -7,13 +7,16 @@ what is predicted for a model.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from perfmodel.base.errors import SpecError
+from perfmodel.modelspecs.formats import FORMATS
 from perfmodel.roofline import attention as attentions
 from perfmodel.roofline import ops
 from perfmodel.roofline.calibrated.shapes import ask
 from perfmodel.roofline.cost import Cost
+from perfmodel.roofline.dequantize import instructions
 from perfmodel.roofline.efficiency import passes_of
 from perfmodel.roofline.op import Input, Op
 
@@ -33,13 +36,29 @@ def _op(name: str, kind: str, formula: Callable[..., Cost], **inputs: Input) -> 
     return Op(name, kind, "", 1.0, formula, inputs)
 
 
-def gemm(m: float, n: float, k: float, math: str, out_bytes: float = 2.0, weight_width: float | None = None) -> Op:
-    """A linear layer ``[m, k] x [k, n]``; ``weight_width`` in bytes where weights are stored narrower. [bytes]"""
-    width = weight_width or WIDTH[math]
+def gemm(m: float, n: float, k: float, math: str, out_bytes: float = 2.0) -> Op:
+    """A linear layer ``[m, k] x [k, n]``."""
     return _op(
-        "gemm", "gemm", ops.gemm, m=float(m), n=float(n), k=float(k), weight_bytes=n * k * width,
+        "gemm", "gemm", ops.gemm, m=float(m), n=float(n), k=float(k), weight_bytes=n * k * WIDTH[math],
         act_bytes=WIDTH[math], out_bytes=out_bytes, math=math,
     )  # fmt: skip
+
+
+def block_gemm(m: float, n: float, k: float) -> Op:
+    """A linear layer in FP8 with a scale for each 128 activations of a row and 128 x 128 weights."""
+    plain = gemm(m, n, k, "fp8")
+    return replace(plain, name=BLOCKED, inputs={**plain.inputs, "weight_bytes": n * k * (1 + 4 / 128**2)})
+
+
+#: Name of the products with block scales, and inputs that share a scale in 4-bit weights.
+BLOCKED, GROUP = "gemm_block", 128
+
+
+def narrow_gemm(m: float, n: float, k: float) -> Op:
+    """A linear layer of 16-bit activations and 4-bit weights, a 16-bit scale for 128 of them."""
+    plain = gemm(m, n, k, "bf16")
+    unpack = instructions(FORMATS["int4"], "bf16")
+    return replace(plain, inputs={**plain.inputs, "weight_bytes": n * k * (0.5 + 2 / GROUP), "dequant": unpack})
 
 
 def attention(
@@ -87,8 +106,13 @@ def passing(name: str, rows: float, columns: float, math: str) -> Op:
 #: the graph by itself: scores read and written once, maximum, subtraction and division.
 PASSES = {
     "norm": (2.0, 2.0, 5.0, 0.0), "activation": (2.0, 1.0, 4.0, 1.0), "rope": (1.0, 1.0, 3.0, 0.0),
-    "softmax": (1.0, 1.0, 3.0, 1.0),
+    "softmax": (1.0, 1.0, 3.0, 1.0), "quantize": (1.0, 0.5, 2.0, 0.0),
 }  # fmt: skip
+
+
+def verified(name: str, rows: float, vocab: float, act_bytes: float = 2.0) -> Op:
+    """A pass over logits that verification makes: ``greedy`` (argmax) or ``logsumexp``."""
+    return _op(name, "sampling", ops.sampling, rows=float(rows), vocab=float(vocab), act_bytes=act_bytes)
 
 
 def rejection(batch: float, drafts: float, vocab: float, act_bytes: float = 4.0) -> Op:
@@ -110,12 +134,12 @@ def embedding(tokens: float, d: float, math: str) -> Op:
     )  # fmt: skip
 
 
-def kv_write(tokens: float, elements: float, math: str) -> Op:
+def kv_write(tokens: float, elements: float, math: str, kv_bytes: float | None = None) -> Op:
     """New keys and values stored in the cache, ``elements`` of them a token."""
     width = WIDTH[math]
     return _op(
-        "kv_write", "kv_write", ops.kv_write, tokens=float(tokens), elements=float(elements), kv_bytes=width,
-        act_bytes=width,
+        "kv_write", "kv_write", ops.kv_write, tokens=float(tokens), elements=float(elements),
+        kv_bytes=kv_bytes or width, act_bytes=width,
     )  # fmt: skip
 
 
@@ -149,8 +173,15 @@ def key(op: Op) -> tuple[str, str]:
     asked = ask(op)
     if not asked.kind:
         return passes_of(op)[0], ""
-    narrow = bool(op.inputs.get("dequant"))  # unpacks its weights: other kernels than those of its arithmetic
-    return asked.kind, "w4a16" if narrow else asked.formats[0]
+    return asked.kind, label(op) if asked.kind == "gemm" else asked.formats[0]
+
+
+def label(op: Op) -> str:
+    """Format of a product as its kernels differ by it: that of its arithmetic, ``fp8_block``, or ``w4a16``."""
+    if op.inputs.get("dequant"):
+        return "w4a16"
+    math = str(op.inputs["math"])
+    return "fp8_block" if op.name == BLOCKED else {"fp16": "bf16"}.get(math, math)
 
 
 def family(op: Op) -> str:

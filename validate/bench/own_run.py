@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from perfmodel.base.errors import NoGpu
@@ -15,53 +14,12 @@ from perfmodel.validate.bench.ceilings import Ceilings
 from perfmodel.validate.bench.measure import Measured, TooLarge, measure
 from perfmodel.validate.bench.own_kernel import inspect, kernel_case
 from perfmodel.validate.bench.own_ops import OwnOp
-from perfmodel.validate.bench.predict import Column, Prediction
+from perfmodel.validate.bench.own_report import Outcome, Report, Time
+from perfmodel.validate.bench.predict import Column
 from perfmodel.validate.bench.session import Session, session
 
 #: Name of a run in the store.
 SUITE = "kernel"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A kernel on one shape.
-
-    Attributes
-    ----------
-    sizes : Mapping
-    measured : Measured
-    prediction : Prediction, optional
-    bound : float
-        By the roofline; 0 where no spec describes the device. [s]
-    """
-
-    sizes: Mapping[str, int]
-    measured: Measured
-    prediction: Prediction | None
-    bound: float
-
-
-@dataclass(frozen=True)
-class Report:
-    """A kernel on all its shapes.
-
-    Attributes
-    ----------
-    kernel, op, fmt, device : str
-        ``device`` is its name.
-    outcomes : tuple
-    left : tuple[str, ...]
-        What was not measured, with the reason.
-    notes : tuple[str, ...]
-    """
-
-    kernel: str
-    op: str
-    fmt: str
-    device: str
-    outcomes: tuple[Outcome, ...]
-    left: tuple[str, ...]
-    notes: tuple[str, ...]
 
 
 def column(device: str, engine: str) -> tuple[Gpu, Column] | None:
@@ -116,23 +74,29 @@ def run(
     chosen = own.formats[0] if fmt is None else fmt
     cases = [kernel_case(call, name, own, one, chosen, where) for one in sizes]
     outcomes: list[Outcome] = []
+    notes: dict[str, None] = {}
     with session(where, SUITE, False, threads, say) as s:
         known = column(where, s.engine)
         for case, one in zip(cases, sizes, strict=True):
             say(case.name)
             if (found := _one(s, case, own, one, budget)) is not None:
                 outcomes.append(_outcome(one, found, known))
+                notes |= dict.fromkeys(f"{who}: {said}" for who, said in found.notes.items())
         s.store.finish(s.run)
-    notes = dict.fromkeys(f"{who}: {said}" for o in outcomes for who, said in o.measured.notes.items())
     words = f"prediction: {known[1].words}" if known else "no prediction: no spec describes this GPU"
     return Report(name, own.name, chosen, s.run.device, tuple(outcomes), tuple(s.left), (*notes, words))
 
 
 def _outcome(sizes: Mapping[str, int], found: Measured, known: tuple[Gpu, Column] | None) -> Outcome:
-    if known is None:
-        return Outcome(sizes, found, None, 0.0)
-    spec, told = known
-    return Outcome(sizes, found, predict.predict(told, found.case.op), predict.bound(spec, found.case.op)[0])
+    cost = found.case.op.unit_cost
+    times = tuple(Time(who or found.case.source, t.median, t.p20, t.p80, t.noise) for who, t in found.timings.items())
+    predicted, least = None, 0.0
+    if known is not None:
+        spec, told = known
+        expected = predict.predict(told, found.case.op)
+        predicted = Time("predicted", expected.predicted, expected.low, expected.high)
+        least = predict.bound(spec, found.case.op)[0]
+    return Outcome(dict(sizes), times, float(cost.flops), float(cost.bytes), found.error, predicted, least)
 
 
 def _one(s: Session, case: Case, own: OwnOp, sizes: Mapping[str, int], budget: float) -> Measured | None:

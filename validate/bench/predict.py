@@ -87,10 +87,8 @@ def by_ceilings(found: Ceilings, spec: Gpu, engine: str, device: str) -> Column:
     """
     fit = assumed(found, spec, engine, device)
     shares = ASSUMED_SHARES[device]
-    words = (
-        f"simple form with the ceilings of this run: {shares['matrix']:.0%} of the peaks, {shares['memory']:.0%} of the "
-        "bandwidth (assumed)"
-    )
+    reached = f"{shares['matrix']:.0%} of the peaks, {shares['memory']:.0%} of the bandwidth (assumed)"
+    words = f"simple form with the ceilings of this run: {reached}"
     return Column(CEILINGS, Calibrated(spec, Efficiency(spec, engine, (fit,))), words)
 
 
@@ -111,7 +109,7 @@ def by_fit(spec: Gpu, engine: str) -> Column | None:
 
 
 def shipped(spec: Gpu) -> list[Column]:
-    """What the shipped fits of other engines say of their own kernels on this GPU; none where no GPU like it has any."""
+    """What the shipped fits of other engines say of their own kernels on this GPU, where they have one like it."""
     columns = []
     for engine in SHIPPED if spec.kind != "cpu" else ():
         found = efficiency.load(spec, engine)

@@ -9,10 +9,11 @@ from typing import Any
 from perfmodel.hwspecs.schema import Gpu
 from perfmodel.validate.bench import keep, machine, predict
 from perfmodel.validate.bench.ceilings import Ceilings
-from perfmodel.validate.bench.compare import FIT_SET, FRESH, Compared, Family, compare, families
+from perfmodel.validate.bench.compare import FIT_SET, Compared, compare
 from perfmodel.validate.bench.fit import DeviceFit, fit_device
-from perfmodel.validate.bench.model_suite import StepResult, compare_steps, ready, wanted
+from perfmodel.validate.bench.model_suite import compare_steps, ready, wanted
 from perfmodel.validate.bench.predict import Column
+from perfmodel.validate.bench.report import Report, StepResult
 from perfmodel.validate.bench.session import Say, Session, measure_all, session, take_ceilings
 from perfmodel.validate.bench.suites import BUDGETS, Wanted, suite
 
@@ -63,94 +64,6 @@ class Options:
     def seconds(self) -> float:
         """For the cases. [s]"""
         return self.budget if self.budget is not None else BUDGETS["model" if self.model else self.suite]
-
-
-@dataclass(frozen=True)
-class Report:
-    """What came of a run.
-
-    Attributes
-    ----------
-    device, kind : str
-        What was measured, and whether it is ``cpu`` or ``cuda``.
-    run : int
-        Number in the store.
-    suite : str
-    spec : Gpu
-        With the measured ceilings.
-    data : dict
-        The spec as plain data, as it is written.
-    ceilings : Ceilings
-    threads : int
-    process_noise, disturbed : float
-        Spread of a fixed piece of work; share of batches that other processes disturbed.
-    columns : tuple[Column, ...]
-        The first is judged.
-    compared : tuple[Compared, ...]
-    tolerance : Mapping
-    fit : DeviceFit, optional
-    steps : tuple[StepResult, ...]
-    wrong, left, notes, kept : tuple[str, ...]
-        Wrong kernels; what was not measured; what to know; files that were written.
-    """
-
-    device: str
-    kind: str
-    run: int
-    suite: str
-    spec: Gpu
-    data: dict[str, Any]
-    ceilings: Ceilings
-    threads: int
-    process_noise: float
-    disturbed: float
-    columns: tuple[Column, ...]
-    compared: tuple[Compared, ...]
-    tolerance: Mapping[str, float]
-    fit: DeviceFit | None = None
-    steps: tuple[StepResult, ...] = ()
-    wrong: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
-
-    @property
-    def judged(self) -> list[Compared]:
-        """The cases that count: on shapes that the fit has not seen, where this run made one."""
-        return [c for c in self.compared if c.set == (FRESH if self.fit else FIT_SET)]
-
-    @property
-    def families(self) -> list[Family]:
-        """Errors by family of the cases that count; the last is ``all``."""
-        return families(self.judged, self.tolerance)
-
-    @property
-    def outside(self) -> list[str]:
-        """What is not as it should be, in words: wrong kernels, families above their tolerance."""
-        found = [f"wrong result: {text}" for text in self.wrong]
-        for f in self.families[:-1]:
-            if f.outside:
-                found.append(f"{f.name}: median error {f.error:.1%} is above {f.allowed:.1%} (noise {f.noise:.1%})")
-        return found
-
-    @property
-    def sentence(self) -> str:
-        """What was measured, in words; a processor is named as one."""
-        what = "this processor (a CPU, no GPU)" if self.kind == "cpu" else "this GPU"
-        count = len(self.compared)
-        return f"{what}: {self.device}; {self.suite}, {count} cases; prediction: {self.columns[0].words}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return {
-            "device": self.device, "kind": self.kind, "run": self.run, "suite": self.suite, "threads": self.threads,
-            "process_noise": self.process_noise, "disturbed": self.disturbed, "ceilings": self.ceilings.to_dict(),
-            "columns": {c.name: c.words for c in self.columns}, "cases": [c.to_dict() for c in self.compared],
-            "families": [{**vars(f), "outside": f.outside} for f in self.families],
-            "fit": self.fit.lines if self.fit else None, "steps": [step.to_dict() for step in self.steps],
-            "wrong": list(self.wrong), "not_measured": list(self.left), "notes": list(self.notes),
-            "kept": list(self.kept), "outside": self.outside,
-        }  # fmt: skip
 
 
 def run(options: Options, say: Say) -> Report:

@@ -146,8 +146,8 @@ def session(device: str, suite: str, resume: bool, threads: int | None, say: Say
             yield _cuda(store, before, suite, say)
             return
         cpus = _chosen(threads, say)
+        described = machine.describe(device, len(cpus))
         with machine.pinned(cpus):
-            described = machine.describe(device, len(cpus))
             noise = timing.process_noise()
             run = before or store.start(described["device"], device, suite, described)
             watch = CpuWatch(len(cpus))
@@ -231,12 +231,12 @@ def _ceilings(s: Session, full: bool, each: float | None) -> Ceilings:
 def realiser(device: str) -> Callable[[Wanted], Case]:
     """What makes the case of an operator on a device."""
     if device == "cuda":
-        from perfmodel.validate.bench import cuda
+        from perfmodel.validate.bench.cuda import realise as by_kernels
 
-        return lambda wanted: cuda.realise(wanted.op, wanted.columns)
-    from perfmodel.validate.bench import cpu
+        return lambda wanted: by_kernels(wanted.op, wanted.columns)
+    from perfmodel.validate.bench.cpu import realise as by_torch
 
-    return lambda wanted: cpu.realise(wanted.op, wanted.columns)
+    return lambda wanted: by_torch(wanted.op, wanted.columns)
 
 
 def measure_all(s: Session, wanted: Sequence[Wanted], budget: float) -> None:

@@ -76,7 +76,9 @@ def processor_spec(base: Gpu, found: Ceilings, threads: int, versions: str) -> d
     plain, _, cores = base.machine.rpartition(", ")
     count = {"value": threads, "source": "threads of this measurement, one a physical core"}
     title = f"{plain}, {threads} of {cores}, as measured"
-    notes = f"Measured on {date.today().isoformat()} by perfmodel validate ({versions}), one pinned thread on each core."
+    notes = (
+        f"Measured on {date.today().isoformat()} by perfmodel validate ({versions}), one pinned thread on each core."
+    )
     return measured_spec(base, found, f"{slug(plain)}-{threads}t", title, notes, sms=count)
 
 

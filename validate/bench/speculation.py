@@ -11,6 +11,7 @@ the accepted prefix and draws the corrected or bonus token. What is counted is c
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from perfmodel.roofline.speculative.formulas import expected_tokens, speedup
+from perfmodel.validate.bench.speculation_report import Outcome as Outcome
 from perfmodel.validate.bench.transformer import Cache, Transformer
 
 #: Of the text that a run starts with.
@@ -38,48 +40,6 @@ class Seen:
     tokens: list[int] = field(default_factory=list)
     expected: list[float] = field(default_factory=list)
     alphas: list[list[float]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Result of a run.
-
-    Attributes
-    ----------
-    gamma, rounds : int
-    tau, tau_error : float
-        Tokens a round measured, and the standard error of its difference from what was expected.
-    tau_expected : float
-        From the distributions, round by round.
-    alpha : float
-        Mean acceptance of the first position.
-    tau_formula : float
-        From one acceptance for all positions: what is lost by taking them as independent shows here.
-    draft_cost, verify_cost : float
-        ``c`` and ``v`` as timed.
-    speedup, speedup_expected : float
-        Tokens a round over the time of whole rounds in plain steps; and from tau, c and v.
-    plain_seconds : float
-        A plain step. [s]
-    """
-
-    gamma: int
-    rounds: int
-    tau: float
-    tau_error: float
-    tau_expected: float
-    alpha: float
-    tau_formula: float
-    draft_cost: float
-    verify_cost: float
-    speedup: float
-    speedup_expected: float
-    plain_seconds: float
-
-    @property
-    def off(self) -> float:
-        """Difference of measured and expected tokens a round, in standard errors."""
-        return (self.tau - self.tau_expected) / self.tau_error if self.tau_error else 0.0
 
 
 def pick(probabilities: torch.Tensor, random: torch.Generator) -> torch.Tensor:
@@ -254,7 +214,7 @@ def _passes(model: Transformer, draft_layers: int, gamma: int, seed: int, kernel
         found.time("plain", model, decoder.plain_step)
         decoder.catch_up()
         drafted, q = found.time("draft", model, lambda: decoder.propose(gamma))
-        found.time("verify", model, lambda drafted=drafted, q=q: decoder.conclude(drafted, q))
+        found.time("verify", model, functools.partial(decoder.conclude, drafted, q))
         found.time("whole", model, lambda: decoder.round(gamma))
     plain, draft, verify, whole = (found.median(name) for name in ("plain", "draft", "verify", "whole"))
     return Passes(plain, draft / gamma, verify, whole)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from perfmodel.base.errors import UsageError
 from perfmodel.validate.bench import machine
 from perfmodel.validate.bench.session import Session, session
-from perfmodel.validate.bench.speculation import Outcome
 from perfmodel.validate.bench.speculation import run as run_pair
+from perfmodel.validate.bench.speculation_report import Outcome, Speculated
 from perfmodel.validate.bench.store import Result
 from perfmodel.validate.bench.transformer import Sizes, Transformer
 
@@ -19,8 +19,6 @@ SUITE = OPERATOR = ENGINE = "speculative"
 GAMMAS = (1, 3, 5)
 #: Rounds for each draft length.
 ROUNDS = 300
-#: Standard errors of the tokens a round beyond which the formula is refuted: 1 in 16,000 by chance.
-REFUTED = 4.0
 #: The pair by device: the whole model, and how many of its first layers draft.
 PAIRS = {
     "cpu": (Sizes(), 2),
@@ -28,34 +26,6 @@ PAIRS = {
 }
 #: Longest draft that is measured.
 MOST = 16
-
-
-@dataclass(frozen=True)
-class Speculated:
-    """What rounds on this device have shown.
-
-    Attributes
-    ----------
-    device : str
-        Its name.
-    sizes : Sizes
-    draft_layers : int
-    verifier : str
-        Whose code accepts and samples.
-    outcomes : tuple[Outcome, ...]
-        By draft length.
-    """
-
-    device: str
-    sizes: Sizes
-    draft_layers: int
-    verifier: str
-    outcomes: tuple[Outcome, ...]
-
-    @property
-    def refuted(self) -> list[Outcome]:
-        """Draft lengths whose tokens a round contradict the formula."""
-        return [o for o in self.outcomes if abs(o.off) > REFUTED]
 
 
 def use_kernel(device: str) -> bool:
@@ -96,7 +66,7 @@ def measure(
         )
         outcomes.append(found)
     verifier = "kernels.speculative.chain.verify_chain" if kernel else "torch"
-    return Speculated(s.run.device, sizes, draft_layers, verifier, tuple(outcomes))
+    return Speculated(s.run.device, asdict(sizes), draft_layers, verifier, tuple(outcomes))
 
 
 def _row(found: Outcome, sizes: Sizes, draft_layers: int) -> Result:

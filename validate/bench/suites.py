@@ -54,7 +54,7 @@ CPU_QUICK = Shapes(
     latent=(),
     experts=((2, 1024, 512, 8, 2), (8, 1024, 512, 8, 2), (32, 1024, 512, 8, 2), (128, 1024, 512, 8, 2),
              (16, 512, 1024, 16, 4)),
-    passes=((16, 1024), (128, 2048), (512, 1024), (64, 4096)),
+    passes=((16, 1024), (128, 2048), (512, 1024), (96, 4096)),
     rejection=((1, 8000), (4, 8000), (2, 32000), (1, 32000)),
 )  # fmt: skip
 CPU_FRESH = Shapes(
@@ -64,7 +64,7 @@ CPU_FRESH = Shapes(
     decode=((2, 8, 2, 64, 512), (1, 16, 4, 64, 1536), (4, 8, 2, 64, 768), (2, 8, 8, 64, 1024)),
     latent=(),
     experts=((4, 1024, 512, 8, 2), (16, 1024, 512, 8, 2), (64, 1024, 512, 8, 2), (24, 512, 1024, 16, 4)),
-    passes=((32, 1024), (256, 2048), (96, 4096)),
+    passes=((32, 1024), (176, 2048), (80, 4096)),
     rejection=((2, 16000), (3, 8000), (1, 24000)),
 )  # fmt: skip
 #: Layers of models of one to three billion parameters.
@@ -124,11 +124,12 @@ _LISTS = {
     ("cpu", "quick"): CPU_QUICK, ("cpu", "full"): CPU_FULL, ("cpu", FRESH): CPU_FRESH,
     ("cuda", "quick"): CUDA_QUICK, ("cuda", "full"): CUDA_FULL, ("cuda", FRESH): CUDA_FRESH,
 }  # fmt: skip
-#: Formats of products and of attention on each kind of device.
+#: Formats of products and of attention on each kind of device, and passes over activations.
 PRODUCTS = {"cpu": ("fp32", "bf16", "int8"), "cuda": ("bf16", "fp8", "int8")}
+PASSES = {"cpu": ("norm", "activation", "rope", "softmax"), "cuda": ("norm", "activation", "rope", "quantize")}
 ATTENTION = {"cpu": ("bf16", "fp32"), "cuda": ("bf16",)}
-#: Columns of a rope: those of a head.
-HEAD = 128
+#: Columns of a rope: those of a head. Nodes of a tree of drafts.
+HEAD, NODES = 128, 16
 #: Bytes of a product's result, where it is not 2: torch leaves int8 products in int32.
 RESULTS = {("cpu", "fp32"): 4.0, ("cpu", "int8"): 4.0}
 
@@ -187,17 +188,29 @@ def _spread(kinds: Sequence[Sequence[tuple[Op, int | None]]]) -> Iterator[list[t
 def _kinds(device: str, s: Shapes) -> Iterator[Iterator[tuple[Op, int | None]]]:
     """The operators by kind and format."""
     for fmt in PRODUCTS[device]:
-        yield ((o.gemm(*shape, fmt, RESULTS.get((device, fmt), 2.0)), None) for shape in s.gemm)
+        yield ((o.gemm(m, n, k, fmt, RESULTS.get((device, fmt), 2.0)), None) for m, n, k in s.gemm)
     for fmt in ATTENTION[device]:
         yield ((o.attention(b, h, k, d, n, n, fmt), None) for b, h, k, d, n in s.prefill)
         yield ((o.attention(b, h, k, d, 1, n, fmt), None) for b, h, k, d, n in s.decode)
-    yield ((o.latent(*shape), None) for shape in s.latent)
-    yield ((o.grouped(*shape, "bf16"), None) for shape in s.experts)
-    for name in o.PASSES if device == "cpu" else ("norm", "activation", "rope"):
+    yield ((o.latent(b, h, n), None) for b, h, n in s.latent)
+    yield ((o.grouped(t, n, k, e, c, "bf16"), None) for t, n, k, e, c in s.experts)
+    for name in PASSES[device]:
         wide = HEAD if name == "rope" else None
-        yield ((o.passing(name, *shape, "bf16"), wide or shape[1]) for shape in s.passes)
+        yield ((o.passing(name, r, c, "bf16"), wide or c) for r, c in s.passes)
     if device == "cpu":
-        yield ((o.embedding(*shape, "bf16"), None) for shape in s.passes)
-        yield ((o.kv_write(*shape, "bf16"), None) for shape in s.passes)
-        yield ((o.sampling(*shape, 2.0), None) for shape in s.rejection)
+        yield ((o.embedding(r, c, "bf16"), None) for r, c in s.passes)
+        yield ((o.kv_write(r, c, "bf16"), None) for r, c in s.passes)
+        yield ((o.sampling(b, v, 2.0), None) for b, v in s.rejection)
     yield ((o.rejection(b, 4, v, 4.0 if device == "cpu" else 2.0), None) for b, v in s.rejection)
+    if device == "cuda":
+        yield from _kernels(s)
+
+
+def _kernels(s: Shapes) -> Iterator[Iterator[tuple[Op, int | None]]]:
+    """What only our kernels do: block scales, 4-bit weights, trees of drafts, 8-bit caches, argmax and log-sum-exp."""
+    yield ((o.block_gemm(m, n, k), None) for m, n, k in s.gemm)
+    yield ((o.narrow_gemm(m, n, k), None) for m, n, k in s.gemm)
+    yield ((o.attention(b, h, k, d, NODES, n + NODES, "bf16"), None) for b, h, k, d, n in s.decode)
+    yield ((o.kv_write(r, 2 * 8 * 128, "bf16", 1.0), None) for r, _ in s.passes)
+    yield ((o.verified("greedy", 5 * b, v), None) for b, v in s.rejection)
+    yield ((o.verified("logsumexp", 5 * b, v), None) for b, v in s.rejection)

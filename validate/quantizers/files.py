@@ -20,7 +20,7 @@ DTYPES = {
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
 }  # fmt: skip
 #: Bytes of float32 that are worked on at a time, but for at least 128 rows.
-BLOCK_BYTES = 64 * 2**20
+BLOCK_BYTES = 16 * 2**20
 #: Rows come in multiples of this, so that blocks of 128 x 128 stay whole.
 ROWS = 128
 #: Tables that are looked up, not multiplied; recipes leave them alone.

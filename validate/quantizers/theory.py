@@ -32,10 +32,8 @@ NORMAL = 1.4826
 
 
 def deviation(w: torch.Tensor, groups: int) -> torch.Tensor:
-    """Deviation of each group's bulk, (out, groups): by the median, so that an outlier does not count."""
-    parts = w.reshape(w.shape[0], groups, -1)
-    middle = parts.median(dim=2, keepdim=True).values
-    return NORMAL * (parts - middle).abs().median(dim=2).values
+    """Deviation of each group's bulk from 0, (out, groups): by the median, so that an outlier does not count."""
+    return NORMAL * w.reshape(w.shape[0], groups, -1).abs().median(dim=2).values
 
 
 def flat_groups(w: torch.Tensor, scales: Scales) -> torch.Tensor:

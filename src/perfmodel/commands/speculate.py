@@ -22,7 +22,7 @@ PICTURES = (".png", ".svg")
 @click.command(name="speculate")
 @target_options()
 @click.option("--method", help="Method, YAML file or 'all'; EAGLE-3, or Speculative Sampling with --draft.")
-@click.option("--draft", help="The smaller model of a method with an independent draft.")
+@click.option("--draft", help="The smaller model of a method with an independent draft; one of the family by default.")
 @click.option("--draft-tp", type=int, help="Tensor parallelism of that model; the target's where it divides.")
 @click.option("--draft-weights", help="Weight format of that model.")
 @click.option("--alpha", metavar="A[,A2,...]", help="Acceptance by position; the method's published one by default.")
@@ -30,6 +30,7 @@ PICTURES = (".png", ".svg")
 @click.option("--gamma", type=int, help="Drafted tokens a round, or depth of the tree; the method's by default.")
 @click.option("--batch", default="1", show_default=True, help="Sequences of the deployment; several (1,8,32).")
 @click.option("--context", default="2048", show_default=True, help="Tokens in the cache of each; several.")
+@click.option("--host", metavar="TIME", help="The engine's own time a plain step and a round, such as 1ms.")
 @click.option("--padded", is_flag=True, help="A batch advances by what its slowest sequence accepted.")
 @click.option("--map", "axes", metavar="X,Y", help="Speedup over batch,context, alpha,gamma or batch,gamma.")
 @plan_options()
@@ -38,7 +39,7 @@ PICTURES = (".png", ".svg")
 @output_options("the picture (.png, .svg) or the data", PICTURES)
 def command(
     gpu: str, model: str, method: str | None, alpha: str | None, log: str | None, gamma: int | None, batch: str,
-    context: str, axes: str | None, dark: bool, fmt: str, path: str | None, **options: Any,
+    context: str, axes: str | None, host: str | None, dark: bool, fmt: str, path: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Say whether speculative decoding pays for MODEL on GPU, from which batch it stops, and why.
 
@@ -47,13 +48,14 @@ def command(
     hypothetical; exit code 4 when nothing of what was asked fits.
     """
     options |= {"batch": numbers(batch, "batch"), "context": numbers(context, "context"), "gamma": gamma}
-    options |= {"alpha": None if alpha is None else _fractions(alpha), "log": _log(log, gamma)}
+    _check_log(method, log)
+    _check_map(axes, options, alpha, log)
+    options |= {"alpha": None if alpha is None else _fractions(alpha), "log": _log(log, gamma), "host": _host(host)}
     picture = path if path and Path(path).suffix.casefold() in PICTURES else None
     theme = "dark" if dark else "light"
     if method == "all":
         shown, fits, figure = _all(model, gpu, axes, fmt, picture, theme, options)
     else:
-        method = method or ("speculative-sampling" if options["draft"] else "eagle-3")
         shown, fits, figure = _one(model, gpu, method, axes, fmt, picture, theme, options)
     if figure is not None:
         from perfmodel.reports.roofline_plot import save
@@ -69,7 +71,7 @@ def command(
 
 
 def _one(
-    model: str, gpu: str, method: str, axes: str | None, fmt: str, picture: str | None, theme: str,
+    model: str, gpu: str, method: str | None, axes: str | None, fmt: str, picture: str | None, theme: str,
     options: dict[str, Any],
 ) -> tuple[str, tuple[str, float, float] | None, Any]:  # fmt: skip
     """Text of one method or its map, what does not fit, and the picture."""
@@ -113,6 +115,47 @@ def _all(
 
         figure = draw(found.found, theme)
     return comparison_text(found, fmt), _unfit(found.found), figure
+
+
+def _check_log(method: str | None, log: str | None) -> None:
+    """Refuse one drafter's log for all methods."""
+    from perfmodel.base.errors import UsageError
+
+    if method == "all" and log is not None:
+        raise UsageError(
+            "--acceptance-log tells the acceptance of the drafter that ran, not of others: name its method "
+            "(such as --method eagle-3) instead of all"
+        )
+
+
+def _check_map(axes: str | None, options: dict[str, Any], alpha: str | None, log: str | None) -> None:
+    """Refuse what a map would leave out: its own axes given otherwise, or several values of what it fixes."""
+    from perfmodel.base.errors import UsageError
+
+    unused = []
+    if axes == "alpha,gamma":
+        unused += [name for name, value in (("--alpha", alpha), ("--acceptance-log", log)) if value is not None]
+        unused += ["several batches"] if len(options["batch"]) > 1 else []
+    if axes in ("alpha,gamma", "batch,gamma"):
+        unused += ["--gamma"] if options["gamma"] is not None and log is None else []
+        unused += ["several contexts"] if len(options["context"]) > 1 else []
+    if unused:
+        raise UsageError(f"--map {axes} has no use for {' and '.join(unused)}: leave out what it does not show")
+
+
+def _host(text: str | None) -> Any:
+    """The engine's own time, the same a step and a round."""
+    if text is None:
+        return None
+    from perfmodel.base.errors import UsageError
+    from perfmodel.base.units import parse
+    from perfmodel.roofline.speculative.rounds import Host
+
+    try:
+        time = parse(text, "s")
+    except ValueError as error:
+        raise UsageError(f"--host: {error}") from None
+    return Host(step=time, round=time)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

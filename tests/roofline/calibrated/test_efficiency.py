@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import perfmodel as pm
 from perfmodel.base.errors import SpecError, UsageError
 from perfmodel.roofline.calibrated.kernel import Regime
 from perfmodel.roofline.efficiency import FOLDER, OTHER_ENGINE, SISTER, load
@@ -79,6 +80,59 @@ def test_a_file_of_ones_own_goes_first(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump(data))
     assert load("h100", "vllm", [path]).kernel("decode", ("bf16",)).params["launch"] == pytest.approx(3e-6)
+
+
+def test_a_file_of_another_gpu_does_not_go_before_a_nearer_fit(tmp_path: Path) -> None:
+    """A user's fit of an H100: an A100's shipped fit is nearer and says so; on an H200 it goes before the shipped H100,
+    and on a B200 it answers for nothing that was fitted there."""
+    path = tmp_path / "mine.yaml"
+    path.write_text((FOLDER / "h100-sxm-trtllm.yaml").read_text())
+    a100 = load("a100-sxm", "", [path]).kernel("gemm", ("bf16",)).origin
+    assert a100.startswith("fitted: a100-sxm under trtllm")
+    assert a100.endswith("; nearer than mine.yaml of h100-sxm")
+    assert " in mine.yaml, a GPU of the same" in load("h200", "trtllm", [path]).kernel("gemm", ("bf16",)).origin
+    assert load("h100", "trtllm", [path]).kernel("gemm", ("bf16",)).origin.endswith(" in mine.yaml")
+    assert "taken from h100-sxm" not in load("b200", "trtllm", [path]).kernel("gemm", ("bf16",)).origin
+
+
+STEP = {
+    "model": "llama3-8b", "settings": "1 x h100-sxm", "measured": "a log", "host": "1 ms", "sequence": "10 us",
+    "factor": 1.1,
+}  # fmt: skip
+
+
+def step_file(path: Path, engine: str, gpu: str = "h100-sxm") -> Path:
+    """A file that holds step times alone."""
+    head = {"title": "mine", "gpu": gpu, "engine": engine, "date": "2026-01-01", "source": "a log"}
+    path.write_text(yaml.safe_dump({**head, "step": STEP}))
+    return path
+
+
+def test_step_times_choose_the_engine_that_they_are_of(tmp_path: Path) -> None:
+    """Steps fitted on vLLM's operators are used with those; of several engines one must be named."""
+    path = step_file(tmp_path / "steps.yaml", "vllm")
+    found = load("h100", None, [path])
+    assert found.engine == "vllm"
+    assert found.warnings() == ()
+    assert load("a100", None, [path]).engine == ""
+    with pytest.raises(UsageError, match="step times of sglang and vllm: choose one by --engine"):
+        load("h100", None, [path, step_file(tmp_path / "other.yaml", "sglang")])
+
+
+def test_step_times_that_are_not_used_are_said(tmp_path: Path) -> None:
+    """Of another engine or another GPU: the estimate and its JSON say so; the step's origin names the file."""
+    path = step_file(tmp_path / "steps.yaml", "vllm")
+    options = {"fidelity": "calibrated", "efficiency": [path]}
+    other = pm.estimate("llama3-8b", "h100", engine="trtllm", **options)
+    assert other.to_dict()["warnings"] == ["the step times in steps.yaml are of vllm, and not used for trtllm"]
+    assert not any(r.op.kind == "host" for r in other.analysis.decode.ops)
+    elsewhere = pm.estimate("llama3-8b", "a100", **options)
+    assert elsewhere.to_dict()["warnings"] == [
+        "the step times in steps.yaml are of h100-sxm, and not used for a100-sxm"
+    ]
+    used = pm.estimate("llama3-8b", "h100", **options)
+    assert used.to_dict()["warnings"] == []
+    assert any("under vllm in steps.yaml" in origin for origin in used.analysis.origins)
 
 
 @pytest.mark.parametrize(

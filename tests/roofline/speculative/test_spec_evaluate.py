@@ -327,7 +327,10 @@ def test_break_even_of_a_map_is_the_last_that_pays() -> None:
         ({"alpha": float("nan")}, "alpha is nan"), ({"alpha": [0.5] * 65}, "65 positions"),
         ({"alpha": []}, "0 positions"),
         ({"batch": 0}, "batch"), ({"context": -1}, "context"), ({"method": "medusa-1", "gamma": 5}, "4 heads"),
-        ({"method": "sps"}, "needs --draft"), ({"draft": "llama3.2-1b"}, "leave out --draft"),
+        ({"method": "eagle-3", "draft": "llama3.2-1b"}, "leave out --draft"),
+        ({"draft": "llama3.2-1b", "draft_tp": 16}, "draft_tp is 16; .* tp of 8"),
+        ({"batch": []}, "batch is a number or a list"), ({"batch": "a"}, "batch must be a number"),
+        ({"alpha": "x"}, "alpha is a fraction"), ({"gamma": 2.5}, "whole number"), ({"foo": 1}, "no option 'foo'"),
         ({"method": "sps", "draft": "qwen3-0.6b"}, "the target's vocabulary"),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from perfmodel.base.errors import UsageError
 from perfmodel.reports.speculated_text import text
 from perfmodel.validate.bench import speculative_run
 from perfmodel.validate.bench.session import session
-from perfmodel.validate.bench.speculative_run import Speculated
+from perfmodel.validate.bench.speculation_report import Speculated
 from perfmodel.validate.bench.store import Store
 from perfmodel.validate.bench.transformer import Sizes
 
