@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from perfmodel.reports import speculated_text
 from perfmodel.reports.tables import Column, render, to_json
 from perfmodel.reports.words import percent
 
@@ -51,6 +52,8 @@ def text(report: Report, fmt: str = "table") -> str:
         parts.append(_fit(report, fmt))
     if report.steps:
         parts.append(_steps(report, fmt))
+    if report.speculated is not None:
+        parts.append(speculated_text.text(report.speculated, fmt))
     return "\n".join(part for part in parts if part)
 
 

@@ -161,7 +161,8 @@ def _paragraph(e: dict[str, Any]) -> str:
             lines.append(f"  {'':{width}}  = {q['numbers']}")
         lines.append(f"  {'':{width}}  = {total}")
     for t in e["terms"]:
-        unit = "B" if t["resource"] not in ("vector", "exp", "issue") and not t["resource"].startswith("matrix") else "op"
+        counted = t["resource"] in ("vector", "exp", "issue") or t["resource"].startswith("matrix")
+        unit = "op" if counted else "B"
         rate = engineering(t["rate"], f"{unit}/s", 4)
         lines.append(f"  time on {t['resource']}: {engineering(t['work'], unit, 4)} / {rate} = {t['time_us']:.4g} us")
     times = "" if e["count"] == 1 else f"; {e['count']:g} times = {e['total_us']:.5g} us"

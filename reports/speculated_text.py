@@ -45,8 +45,8 @@ def notes(found: Speculated) -> list[str]:
     """What was run, and how to read it."""
     s = found.sizes
     return [
-        f"a transformer of {s['layers']} layers of {s['hidden']} (vocabulary {s['vocab']:,}, random weights), drafted by "
-        f"its first {found.draft_layers}; accepted and sampled by {found.verifier}",
+        f"a transformer of {s['layers']} layers of {s['hidden']} (vocabulary {s['vocab']:,}, random weights), drafted "
+        f"by its first {found.draft_layers}; accepted and sampled by {found.verifier}",
         "tau: tokens a round; expected from the two distributions of each round before any token is accepted "
         "(1 + sum of products of min(1, p/q)), and from the mean acceptance of the first token alone",
         "c and v: time of a draft step and of a verification over that of a plain step, each measured by itself",
@@ -55,9 +55,8 @@ def notes(found: Speculated) -> list[str]:
 
 def text(found: Speculated, fmt: str) -> str:
     """A table, JSON, CSV or Markdown."""
-    rows = [row(o) for o in found.outcomes]
     if fmt == "json":
-        pair = {**found.sizes, "draft_layers": found.draft_layers}
-        head = {"device": found.device, "pair": pair, "verifier": found.verifier}
-        return to_json({**head, "rows": rows, "refuted": [o.gamma for o in found.refuted]})
-    return render(rows, COLUMNS, fmt, f"Speculative decoding on {found.device}", notes(found))
+        return to_json(found.to_dict())
+    return render(
+        [row(o) for o in found.outcomes], COLUMNS, fmt, f"Speculative decoding on {found.device}", notes(found)
+    )

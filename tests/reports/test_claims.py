@@ -24,7 +24,9 @@ from perfmodel.reports import claims as ledger_module
 from perfmodel.reports.claims import AGREES, APPROXIMATE, Claim, Line, claim, claims, claims_text, ledger, verdict
 
 ROOT = Path(__file__).resolve().parents[2]
-IDS = [f"{letter}{n}" for letter, last in (("H", 8), ("F", 11), ("A", 8), ("S", 10), ("Q", 13)) for n in range(1, last + 1)]
+IDS = [
+    f"{letter}{n}" for letter, last in (("H", 8), ("F", 11), ("A", 8), ("S", 10), ("Q", 13)) for n in range(1, last + 1)
+]
 
 
 @pytest.fixture(scope="module")

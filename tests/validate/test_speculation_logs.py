@@ -189,3 +189,9 @@ def test_any_text_gives_counts_or_an_error(tmp_path_factory, text: str) -> None:
     except SpecError:
         return
     assert all(0 <= a <= t for a, t in zip(found.accepted, found.trials, strict=True))
+
+
+def test_sglang_s_own_draft_length_goes_before_the_asked_one(log) -> None:
+    """The log says three steps: a question about five does not make it five positions."""
+    lines = ("speculative_num_steps=3", "Decode batch. #running-req: 1, accept len: 3.20, accept rate: 1.0")
+    assert len(read(log(*lines), gamma=5).trials) == 3

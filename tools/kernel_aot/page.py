@@ -24,9 +24,9 @@ HEAD = """# Kernels
 The Triton kernels that `validate` measures. Each has one public function, which checks its arguments, takes a launch
 configuration from a table in `kernels/data/` (no autotuning at run time) and launches; a torch reference lies beside
 it. `tools/kernels.py prune KERNEL` proposes rows for the kernels with matrix products: it compiles candidates, drops
-those that spill, serialise their matrix instructions or do not fit, and ranks the rest with the roofline of the GPU, the
-waves of their blocks and the traffic of their tiles. Rows of the other kernels, and ties, were settled by hand from the
-compiler's figures below; none has been tuned on a GPU yet.
+those that spill, serialise their matrix instructions or do not fit, and ranks the rest with the roofline of the GPU,
+the waves of their blocks and the traffic of their tiles. Rows of the other kernels, and ties, were settled by hand from
+the compiler's figures below; none has been tuned on a GPU yet.
 
 """
 

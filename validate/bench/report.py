@@ -11,6 +11,7 @@ from perfmodel.validate.bench.ceilings import Ceilings
 from perfmodel.validate.bench.compare import FIT_SET, FRESH, Compared, Family, families
 from perfmodel.validate.bench.fit import DeviceFit
 from perfmodel.validate.bench.predict import Column
+from perfmodel.validate.bench.speculation_report import Speculated
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ class Report:
     steps : tuple[StepResult, ...]
     wrong, left, notes, kept : tuple[str, ...]
         Wrong kernels; what was not measured; what to know; files that were written.
+    speculated : Speculated, optional
+        Speculative decoding as it was run, in a full suite.
     """
 
     device: str
@@ -98,6 +101,7 @@ class Report:
     left: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+    speculated: Speculated | None = None
 
     @property
     def judged(self) -> list[Compared]:
@@ -133,6 +137,7 @@ class Report:
             "columns": {c.name: c.words for c in self.columns}, "cases": [c.to_dict() for c in self.compared],
             "families": [{**vars(f), "outside": f.outside} for f in self.families],
             "fit": self.fit.lines if self.fit else None, "steps": [step.to_dict() for step in self.steps],
-            "wrong": list(self.wrong), "not_measured": list(self.left), "notes": list(self.notes),
-            "kept": list(self.kept), "outside": self.outside,
+            "speculative": self.speculated.to_dict() if self.speculated else None, "wrong": list(self.wrong),
+            "not_measured": list(self.left), "notes": list(self.notes), "kept": list(self.kept),
+            "outside": self.outside,
         }  # fmt: skip

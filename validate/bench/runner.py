@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfmodel.hwspecs.schema import Gpu
-from perfmodel.validate.bench import keep, machine, predict
+from perfmodel.validate.bench import keep, machine, predict, speculative_run
 from perfmodel.validate.bench.ceilings import Ceilings
 from perfmodel.validate.bench.compare import FIT_SET, Compared, compare
 from perfmodel.validate.bench.fit import DeviceFit, fit_device
@@ -15,6 +15,7 @@ from perfmodel.validate.bench.model_suite import compare_steps, ready, wanted
 from perfmodel.validate.bench.predict import Column
 from perfmodel.validate.bench.report import Report, StepResult
 from perfmodel.validate.bench.session import Say, Session, measure_all, session, take_ceilings
+from perfmodel.validate.bench.speculation_report import Speculated
 from perfmodel.validate.bench.suites import BUDGETS, Wanted, suite
 
 
@@ -93,8 +94,9 @@ def run(options: Options, say: Say) -> Report:
             measure_all(s, suite(options.device, options.suite, fresh=True), options.seconds)
         columns = _columns(s, spec, found, judge_fit=fit is not None)
         steps = compare_steps(s, listed, columns) if options.model else []
+        spoken = speculative_run.measure(s) if options.suite == "full" and not options.model else None
         s.store.finish(s.run)
-        return _report(s, options, spec, data, columns, fit, steps, files)
+        return _report(s, options, spec, data, columns, fit, steps, files, spoken)
 
 
 def _keep_fit(s: Session, fit: DeviceFit) -> str:
@@ -142,13 +144,14 @@ def _columns(s: Session, spec: Gpu, found: Ceilings, judge_fit: bool = False) ->
 def _report(
     s: Session, options: Options, spec: Gpu, data: dict[str, Any], columns: Sequence[Column],
     fit: DeviceFit | None = None, steps: Sequence[StepResult] = (), kept: Sequence[str] = (),
+    speculated: Speculated | None = None,
 ) -> Report:  # fmt: skip
     assert s.ceilings is not None
     compared = compare(s.results, columns, spec, s.ceilings, s.engine)
     return Report(
         s.run.device, s.device, s.run.id, options.title, spec, data, s.ceilings, s.threads, s.noise, s.disturbed,
         tuple(columns), tuple(compared), options.tolerance, fit, tuple(steps), tuple(s.wrong), tuple(s.left),
-        tuple(_notes(s, compared, fit)), tuple(kept),
+        tuple(_notes(s, compared, fit)), tuple(kept), speculated,
     )  # fmt: skip
 
 

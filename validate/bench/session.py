@@ -286,6 +286,12 @@ def _one(s: Session, wanted: Wanted, case: Case, budget: float, place: str) -> b
     except TooLarge as error:
         s.left.append(f"{case.name}: {error}")
         return True
+    except Exception as error:  # a kernel that fails is a result: the others go on
+        said = str(error).splitlines()[0][:300] if str(error) else ""
+        s.wrong.append(f"{case.name}: {case.source} fails: {type(error).__name__}: {said}")
+        s.say(f"failed: {s.wrong[-1]}")
+        s.room.forget()
+        return True
     if found.spoiled > SPOILED:
         s.say(f"{place} {case.name}: disturbed by other processes")
         return False

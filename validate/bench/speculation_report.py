@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 #: Standard errors of the tokens a round beyond which the formula is refuted: 1 in 16,000 by chance.
 REFUTED = 4.0
@@ -78,3 +79,10 @@ class Speculated:
     def refuted(self) -> list[Outcome]:
         """Draft lengths whose tokens a round contradict the formula."""
         return [o for o in self.outcomes if abs(o.off) > REFUTED]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "device": self.device, "pair": {**self.sizes, "draft_layers": self.draft_layers}, "verifier": self.verifier,
+            "rows": [{**asdict(o), "off": o.off} for o in self.outcomes], "refuted": [o.gamma for o in self.refuted],
+        }  # fmt: skip

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 
 from perfmodel.base.errors import UsageError
@@ -37,7 +38,9 @@ def measure(
     s: Session, gammas: Sequence[int] = GAMMAS, *, rounds: int = ROUNDS, seconds: float = 20.0, seed: int = 0,
     pair: tuple[Sizes, int] | None = None,
 ) -> Speculated:  # fmt: skip
-    """Run the pair for each draft length and keep what was seen.
+    """Run the pair for each draft length that the run does not have yet, and keep what was seen.
+
+    On a processor it runs on one thread: its products are small.
 
     Parameters
     ----------
@@ -54,19 +57,32 @@ def measure(
         raise UsageError(f"draft lengths are 1 to {MOST}, not {', '.join(map(str, gammas)) or 'none'}")
     sizes, draft_layers = pair or PAIRS[s.device]
     kernel = use_kernel(s.device)
-    model = Transformer(sizes, seed=seed, device=s.device)
-    outcomes = []
-    for gamma in gammas:
-        found = run_pair(
-            model, draft_layers, gamma, rounds=rounds, seconds=seconds / len(gammas), seed=seed + gamma, kernel=kernel
-        )
-        s.store.add(s.run, _row(found, sizes, draft_layers))
-        s.say(
-            f"gamma {gamma}: tau {found.tau:.3f}, expected {found.tau_expected:.3f} ({found.off:+.1f} standard errors)"
-        )
-        outcomes.append(found)
+    known = {r.shape["gamma"]: Outcome(**r.more) for r in s.store.results(s.run) if r.operator == OPERATOR}
+    with _one_thread(s.device):
+        model = Transformer(sizes, seed=seed, device=s.device)
+        for gamma in [gamma for gamma in gammas if gamma not in known]:
+            found = known[gamma] = run_pair(
+                model, draft_layers, gamma, rounds=rounds, seconds=seconds / len(gammas), seed=seed + gamma,
+                kernel=kernel,
+            )  # fmt: skip
+            s.store.add(s.run, _row(found, sizes, draft_layers))
+            s.say(
+                f"gamma {gamma}: tau {found.tau:.3f}, expected {found.tau_expected:.3f} ({found.off:+.1f} standard errors)"
+            )
     verifier = "kernels.speculative.chain.verify_chain" if kernel else "torch"
-    return Speculated(s.run.device, asdict(sizes), draft_layers, verifier, tuple(outcomes))
+    return Speculated(s.run.device, asdict(sizes), draft_layers, verifier, tuple(known[gamma] for gamma in gammas))
+
+
+@contextmanager
+def _one_thread(device: str) -> Iterator[None]:
+    torch = machine.import_torch()
+    threads = torch.get_num_threads()
+    if device == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _row(found: Outcome, sizes: Sizes, draft_layers: int) -> Result:
@@ -78,10 +94,10 @@ def _row(found: Outcome, sizes: Sizes, draft_layers: int) -> Result:
 
 
 def run(
-    gammas: Sequence[int] = GAMMAS, *, device: str | None = None, threads: int | None = None, seconds: float = 20.0,
+    gammas: Sequence[int] = GAMMAS, *, device: str | None = None, seconds: float = 20.0,
     say: Callable[[str], None] = lambda text: None,
 ) -> Speculated:  # fmt: skip
-    """A run of its own; see ``measure``. On a processor it runs on one thread: its products are small.
+    """A run of its own; see ``measure``.
 
     Raises
     ------
@@ -89,7 +105,7 @@ def run(
         For arguments that do not fit.
     """
     where = machine.choose(device)
-    with session(where, SUITE, False, threads or (1 if where == "cpu" else None), say) as s:
+    with session(where, SUITE, False, 1 if where == "cpu" else None, say) as s:
         found = measure(s, gammas, seconds=seconds)
         s.store.finish(s.run)
     return found

@@ -12,7 +12,7 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 #: What each of them takes besides ``--format`` and ``-o``; ``None``: what belongs to none of them.
 TAKES = {
-    "kernel": ("op", "shapes", "dtype", "device", "threads", "budget"), "speculative": ("device", "threads", "budget"),
+    "kernel": ("op", "shapes", "dtype", "device", "threads", "budget"), "speculative": ("device", "budget"),
     "ncu": ("gpu", "dark"),
 }  # fmt: skip
 #: Options as people write them, where that differs.
@@ -80,7 +80,7 @@ def _run(chosen: str, given: dict[str, Any], fmt: str, path: str | None) -> None
     elif chosen == "speculative":
         from perfmodel.commands import validate_speculative
 
-        validate_speculative.run(given["device"], given["threads"], given["budget"], fmt, path)
+        validate_speculative.run(given["device"], given["budget"], fmt, path)
     else:
         from perfmodel.commands import validate_kernel
 

@@ -7,7 +7,7 @@ import click
 from perfmodel.commands._options import emit
 
 
-def run(device: str | None, threads: int | None, budget: float | None, fmt: str, path: str | None) -> None:
+def run(device: str | None, budget: float | None, fmt: str, path: str | None) -> None:
     """Run a pair of transformers on the device and put what was seen beside the formula.
 
     The exit code is 1 when the tokens a round contradict the formula.
@@ -27,7 +27,7 @@ def run(device: str | None, threads: int | None, budget: float | None, fmt: str,
     if budget is not None and not 0 < budget <= 3600:
         raise UsageError(f"--budget is the seconds for all of it, above 0 and at most 3600, not {budget:g}")
     found = speculative_run.run(
-        device=device, threads=threads, seconds=20.0 if budget is None else budget,
+        device=device, seconds=20.0 if budget is None else budget,
         say=lambda line: click.echo(line, err=True),
     )  # fmt: skip
     emit(text(found, fmt), path)
