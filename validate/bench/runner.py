@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfmodel.hwspecs.schema import Gpu
-from perfmodel.validate.bench import keep, machine, predict, speculative_run
+from perfmodel.validate.bench import keep, machine, predict
 from perfmodel.validate.bench.ceilings import Ceilings
 from perfmodel.validate.bench.compare import FIT_SET, Compared, compare
 from perfmodel.validate.bench.fit import DeviceFit, fit_device
@@ -94,9 +94,15 @@ def run(options: Options, say: Say) -> Report:
             measure_all(s, suite(options.device, options.suite, fresh=True), options.seconds)
         columns = _columns(s, spec, found, judge_fit=fit is not None)
         steps = compare_steps(s, listed, columns) if options.model else []
-        spoken = speculative_run.measure(s) if options.suite == "full" and not options.model else None
+        spoken = _speculate(s) if options.suite == "full" and not options.model else None
         s.store.finish(s.run)
         return _report(s, options, spec, data, columns, fit, steps, files, spoken)
+
+
+def _speculate(s: Session) -> Speculated:
+    from perfmodel.validate.bench import speculative_run  # imports torch
+
+    return speculative_run.measure(s)
 
 
 def _keep_fit(s: Session, fit: DeviceFit) -> str:

@@ -31,8 +31,9 @@ PROBES, BUSY = 12, 0.34
 LEAST, MOST = 0.1, 1.0
 #: A case of whose readings a larger share was spoiled is measured again.
 SPOILED = 0.3
-#: Keys of a machine's description that may differ between the parts of one run.
-LOOSE = ("device", "threads")
+#: Keys of a machine's description that may differ between the parts of one run: on a processor none of our own kernels
+#: is measured, so that the revision does not matter.
+LOOSE = {"cpu": ("device", "threads", "revision"), "cuda": ()}
 ENGINES = {"cpu": "torch-cpu", "cuda": "triton"}
 
 
@@ -90,7 +91,7 @@ def unfinished(store: Store, kind: str, suite: str, described: Mapping[str, Any]
     """
 
     def fixed(text: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in text.items() if key not in LOOSE}
+        return {key: value for key, value in text.items() if key not in LOOSE[kind]}
 
     for run in store.runs():
         if run.finished is None and (run.kind, run.suite) == (kind, suite) and fixed(run.machine) == fixed(described):

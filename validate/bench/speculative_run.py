@@ -67,7 +67,7 @@ def measure(
             )  # fmt: skip
             s.store.add(s.run, _row(found, sizes, draft_layers))
             s.say(
-                f"gamma {gamma}: tau {found.tau:.3f}, expected {found.tau_expected:.3f} ({found.off:+.1f} standard errors)"
+                f"gamma {gamma}: tau {found.tau:.3f}, {found.tau_expected:.3f} expected ({found.off:+.1f} std. errors)"
             )
     verifier = "kernels.speculative.chain.verify_chain" if kernel else "torch"
     return Speculated(s.run.device, asdict(sizes), draft_layers, verifier, tuple(known[gamma] for gamma in gammas))

@@ -21,7 +21,7 @@ LOST_SHARE, LOST = 0.01, 30e-6
 #: With several threads a reading is spoiled when the least disturbed batch has lost more than this share.
 SPOILED = 0.1
 #: Batches that are taken for one reading at most, and the pause before the next: a thread that slept is run first. [s]
-TRIES, PAUSE = 3, 2e-3
+TRIES, PAUSE = 2, 2e-3
 
 _TASKS = Path("/proc/self/task")
 
@@ -80,7 +80,7 @@ class CpuWatch:
         """Seconds a call of ``repeats`` calls, going round through ``calls``."""
         taken = []
         self.readings += 1
-        for attempt in range(TRIES if self.threads == 1 else 2 * TRIES):
+        for attempt in range(TRIES if self.threads == 1 else 3 * TRIES):
             if attempt:
                 time.sleep(PAUSE * attempt)
             elapsed, lost = self._batch(calls, repeats)

@@ -1,5 +1,7 @@
 """Speculative decoding for real: a pair of transformers, its output's distribution, its length against the formula."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,15 @@ from perfmodel.validate.bench.speculation import Decoder, Seen, run
 from perfmodel.validate.bench.transformer import Sizes, Transformer
 
 SMALL = Sizes(vocab=12, hidden=32, layers=2, heads=2, intermediate=64, positions=64)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """The products are small: more threads would wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +79,6 @@ def test_output_follows_the_model(small: Transformer) -> None:
 
 def test_tokens_a_round_are_as_expected() -> None:
     """Measured tokens a round are within three standard errors of what the distributions promised."""
-    torch.set_num_threads(1)
     got = run(Transformer(Sizes(), seed=0), draft_layers=2, gamma=4, rounds=400, seconds=20)
     assert got.rounds >= 100
     assert abs(got.off) < 3

@@ -7,11 +7,16 @@ from pathlib import Path
 import pytest
 
 from perfmodel.base.errors import UsageError
+from perfmodel.reports import bench_text
 from perfmodel.reports.speculated_text import text
-from perfmodel.validate.bench import speculative_run
+from perfmodel.validate.bench import ceilings_cpu, runner, speculative_run
+from perfmodel.validate.bench.case import Case
+from perfmodel.validate.bench.operators import gemm
 from perfmodel.validate.bench.session import session
 from perfmodel.validate.bench.speculation_report import Speculated
 from perfmodel.validate.bench.store import Store
+from perfmodel.validate.bench.streams import sizes
+from perfmodel.validate.bench.suites import Wanted
 from perfmodel.validate.bench.transformer import Sizes
 
 PAIR = (Sizes(vocab=64, hidden=32, layers=4, heads=2, intermediate=64, positions=128), 1)
@@ -73,6 +78,66 @@ def test_a_broken_sampler_is_refuted(found: Speculated) -> None:
     """Tokens a round that are four errors off contradict the formula."""
     wrong = replace(found.outcomes[0], tau=found.outcomes[0].tau_expected + 5 * found.outcomes[0].tau_error)
     assert replace(found, outcomes=(wrong,)).refuted == [wrong]
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full suite of one product, ceilings in a moment, a small pair."""
+    monkeypatch.setenv("PERFMODEL_DATA", str(tmp_path))
+    monkeypatch.setattr(ceilings_cpu, "EACH", 0.005)
+    monkeypatch.setattr(ceilings_cpu, "SIDES", {"fp32": (128,), "bf16": (128,)})
+    monkeypatch.setattr(ceilings_cpu, "sizes", lambda most: sizes(2.0**22))
+    monkeypatch.setattr(runner, "suite", lambda device, name: [Wanted(gemm(8, 64, 64, "fp32", 4.0))])
+    monkeypatch.setitem(speculative_run.PAIRS, "cpu", PAIR)
+    monkeypatch.setattr(speculative_run, "ROUNDS", 30)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_full_suite_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full suite runs the pair too, shows it, and takes it from the store when it is resumed."""
+    ended = Store.finish
+    monkeypatch.setattr(Store, "finish", lambda *args: None)  # as if it were interrupted at the very end
+    report = runner.run(runner.Options("cpu", "full", budget=0.1, threads=1), lambda line: None)
+    assert report.speculated is not None
+    assert "Speculative decoding on" in bench_text.text(report)
+    assert [row["gamma"] for row in report.to_dict()["speculative"]["rows"]] == [1, 3, 5]
+    monkeypatch.setattr(Store, "finish", ended)
+    again = runner.run(runner.Options("cpu", "full", resume=True), lambda line: None)
+    assert again.speculated == report.speculated
+    assert [c.result.name for c in again.compared] == [c.result.name for c in report.compared]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_refuted_formula_is_outside() -> None:
+    """Tokens a round that contradict the formula make the exit code 1, as a wrong kernel does."""
+    report = runner.run(runner.Options("cpu", "full", budget=0.1, threads=1), lambda line: None)
+    assert report.speculated is not None
+    first = report.speculated.outcomes[0]
+    wrong = replace(first, tau=first.tau_expected + 9 * first.tau_error)
+    broken = replace(report, speculated=replace(report.speculated, outcomes=(wrong,)))
+    assert "speculative, gamma 1: +9.0 standard errors from the formula" in broken.outside
+
+
+def test_a_kernel_that_fails_takes_no_other_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a kernel raises is told beside its name, and the cases after it are measured."""
+    from perfmodel.validate.bench import session as sessions
+
+    monkeypatch.setenv("PERFMODEL_DATA", str(tmp_path))
+    make = sessions.realiser("cpu")
+
+    def fails(inputs: object) -> None:
+        raise RuntimeError("CUDA error: misaligned address\nat line 3")
+
+    def broken(wanted: Wanted) -> Case:
+        case = make(wanted)
+        return replace(case, run=fails) if wanted.op.inputs["m"] == 8 else case
+
+    monkeypatch.setattr(sessions, "realiser", lambda device: broken)
+    with session("cpu", "quick", False, 1, lambda line: None) as s:
+        sessions.measure_all(s, [Wanted(gemm(m, 64, 64, "fp32", 4.0)) for m in (8, 16)], 1.0)
+        assert len(s.wrong) == 1
+        assert s.wrong[0].endswith("torch.mm fails: RuntimeError: CUDA error: misaligned address")
+        assert [r.shape["m"] for r in s.results] == [16]
 
 
 @pytest.mark.parametrize("gammas", [(), (0,), (17,)])
