@@ -22,7 +22,7 @@ def slug(text: str) -> str:
     >>> slug("AMD EPYC 7763 64-Core Processor (R)")
     'amd-epyc-7763-64-core-processor'
     """
-    plain = re.sub(r"\\((r|tm|c)\\)", " ", text.casefold())
+    plain = re.sub(r"\((r|tm|c)\)", " ", text.casefold())
     return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:48].strip("-") or "device"
 
 
