@@ -205,3 +205,14 @@ def test_operations_and_formats_are_listed() -> None:
         own_kernel.operation("conv")
     with pytest.raises(UsageError, match="--dtype: norm has bf16, fp16, fp32, not 'int8'"):
         own_kernel.kernel_case(lambda: None, "k", OPS["norm"], {"rows": 1, "columns": 8}, "int8", "cpu")
+
+
+def test_the_page_lists_every_operation() -> None:
+    """docs/own-kernels.md has a row for each operation, with its formats and its arguments."""
+    page = (Path(__file__).parents[3] / "docs/own-kernels.md").read_text()
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `") and line.count("|") == 5}
+    assert list(rows)[1:] == list(OPS)  # after the header
+    for name, own in OPS.items():
+        assert rows[name].endswith(f"| {', '.join(own.formats)} |")
+        for argument in own.signature.replace(":", ",").split(", ")[:1]:
+            assert argument.split(" ")[0] in rows[name]
