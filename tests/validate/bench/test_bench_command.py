@@ -1,4 +1,4 @@
-"""`perfmodel validate` for real: this processor is measured, fitted, judged on fresh shapes; then all that rests on it."""
+"""`perfmodel validate` for real: this processor is measured, fitted, judged on fresh shapes, and what rests on it."""
 
 import json
 import signal
@@ -158,7 +158,7 @@ def quick(measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setattr(session, "_ceilings", lambda *_: Ceilings.from_dict(kept.more))
     some = suite("cpu", "quick")[:4]
     monkeypatch.setattr("perfmodel.validate.bench.runner.suite", lambda *_, **__: some)
-    yield
+    return
 
 
 WORDS = ("validate", "--device", "cpu", "--threads", "1", "--budget", "2")

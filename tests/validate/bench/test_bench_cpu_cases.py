@@ -66,7 +66,7 @@ def unwritten(result: Any) -> Any:
 def test_a_wrong_kernel_is_refused(op: Op, how: Callable[[Any], Any]) -> None:
     """A kernel whose result is wrong in one column is refused before a single batch is timed."""
     case, watch = wrong(realise(op), how), CpuWatch(1)
-    with pytest.raises(WrongResult, match="gives a wrong result.*a wrong kernel is not timed") as caught:
+    with pytest.raises(WrongResult, match=r"gives a wrong result.*a wrong kernel is not timed") as caught:
         measure(case, Room("cpu", watch, 1e6, 1e9), 0.01)
     assert caught.value.exit_code == 1
     assert watch.batches == 0

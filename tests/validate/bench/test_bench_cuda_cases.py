@@ -1,4 +1,4 @@
-"""Our kernels as cases: each one, and each ceiling, as far as Triton's interpreter goes; and on a GPU where there is one."""
+"""Our kernels as cases: each, and each ceiling, as far as Triton's interpreter goes, and on a GPU where there is one."""
 
 import sys
 import time
@@ -35,7 +35,7 @@ def device() -> Iterator[str]:
         import interp_shim
 
         interp_shim.install()
-    yield "cpu" if interpreted() else "cuda"
+    return "cpu" if interpreted() else "cuda"
 
 
 @pytest.mark.parametrize("op", SMALL, ids=lambda op: f"{op.name}-{o.key(op)[1]}-{op.inputs.get('q', '')}")
@@ -107,7 +107,7 @@ class OneCall:
 
 
 def test_ceilings_of_a_gpu_interpreted(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All ceilings are measured by the loops that a GPU runs, tiny here, and become a spec with each number's method."""
+    """All ceilings are measured by the loops that a GPU runs, tiny here, and become a spec with their methods."""
     from perfmodel.hwspecs.load import gpu
     from perfmodel.kernels.device import assume
     from perfmodel.validate.bench import ceilings_cuda, keep, timing

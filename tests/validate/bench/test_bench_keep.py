@@ -19,7 +19,8 @@ from perfmodel.validate.bench.store import Result
 FOUND = Ceilings({
     "memory": Ceiling(31.5e9, "B/s", "measured here: a test", 0.02),
     "peak:fp32": Ceiling(101e9, "FLOP/s", "measured here: a test"),
-    "peak:bf16": Ceiling(402e9, "FLOP/s", "measured here: a test"), "exp": Ceiling(2e9, "OP/s", "measured here: a test"),
+    "peak:bf16": Ceiling(402e9, "FLOP/s", "measured here: a test"),
+    "exp": Ceiling(2e9, "OP/s", "measured here: a test"),
     "launch": Ceiling(1e-6, "s", "measured here: a test"), "t0": Ceiling(0.0, "s", "measured here: a test"),
 })  # fmt: skip
 
@@ -94,8 +95,8 @@ def test_a_processor_takes_nothing_from_gpus() -> None:
 
 def test_a_gpu_that_is_not_built_in() -> None:
     """Its spec is made of what the driver says and what was measured."""
-    told = {"name": "NVIDIA X9", "capability": "12.1", "multiprocessors": 10, "memory_bytes": 8e9, "l2_bytes": 4 * 2**20,
-            "clock_hz": 2e9}  # fmt: skip
+    told = {"name": "NVIDIA X9", "capability": "12.1", "multiprocessors": 10, "memory_bytes": 8e9}
+    told |= {"l2_bytes": 4 * 2**20, "clock_hz": 2e9}
     spec = unknown_gpu(told, FOUND)
     assert (spec.name, spec.architecture, spec.machine) == ("nvidia-x9", "blackwell", "NVIDIA X9")
     assert spec.bandwidth == 31.5e9
@@ -106,7 +107,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     """The message names the file and what to set; nothing is left half-written."""
     blocked = tmp_path / "file"
     blocked.write_text("")
-    with pytest.raises(OutputError, match="cannot keep .*set PERFMODEL_DATA to another folder"):
+    with pytest.raises(OutputError, match=r"cannot keep .*set PERFMODEL_DATA to another folder"):
         keep_text(blocked / "devices" / "x.yaml", "x")
     keep_text(tmp_path / "a" / "x.yaml", "x")
     assert [p.name for p in (tmp_path / "a").iterdir()] == ["x.yaml"]

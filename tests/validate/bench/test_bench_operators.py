@@ -1,4 +1,4 @@
-"""The operators that are measured: costs of the graph, written down and read again; suites whose sets do not overlap."""
+"""The operators that are measured: costs of the graph, written down and read again; suites of disjoint sets."""
 
 import pytest
 

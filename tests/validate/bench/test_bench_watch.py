@@ -67,7 +67,7 @@ def test_a_disturbed_batch_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_thread_takes_its_wait_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When all tries are disturbed, the wait of the only thread is taken off the one that counts: 8 ms of 10 or more."""
+    """When all tries are disturbed, the wait of the only thread is taken off the one that counts: 8 ms of 10."""
     monkeypatch.setattr(w, "waited", counted(8e-3, 8e-3, 8e-3))
     took: list[float] = []
 
