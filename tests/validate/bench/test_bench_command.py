@@ -158,7 +158,6 @@ def quick(measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setattr(session, "_ceilings", lambda *_: Ceilings.from_dict(kept.more))
     some = suite("cpu", "quick")[:4]
     monkeypatch.setattr("perfmodel.validate.bench.runner.suite", lambda *_, **__: some)
-    return
 
 
 WORDS = ("validate", "--device", "cpu", "--threads", "1", "--budget", "2")

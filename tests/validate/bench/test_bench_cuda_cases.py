@@ -1,4 +1,4 @@
-"""Our kernels as cases: each, and each ceiling, as far as Triton's interpreter goes, and on a GPU where there is one."""
+"""Our kernels as cases: each, and each ceiling, as far as the interpreter goes, and on a GPU where there is one."""
 
 import sys
 import time
