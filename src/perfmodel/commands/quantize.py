@@ -114,7 +114,8 @@ def sizes_text(found: Quantized, form: str, every: bool = False) -> str:
         "name": "all", "count": sum(t.count for t in found.tensors), "bytes": found.total_bytes,
         "bits": found.bits_per_weight, "_total": True,
     })  # fmt: skip
-    parts = ", ".join(f"{name} {sums['bytes'] / found.total_bytes:.1%}" for name, sums in found.by_type.items())
+    whole = found.total_bytes or 1.0  # a file may hold empty tensors alone
+    parts = ", ".join(f"{name} {sums['bytes'] / whole:.1%}" for name, sums in found.by_type.items())
     notes = [
         f"by type: {parts}" if found.total_bytes else "",
         *found.notes,
