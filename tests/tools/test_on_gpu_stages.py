@@ -18,6 +18,10 @@ from on_gpu import checkout, stages  # noqa: E402
 
 from perfmodel.validate.replay import replay  # noqa: E402
 
+pytestmark = pytest.mark.skip(
+    reason="measures whole runs, which is not yet reliable on a machine that does other work besides"
+)
+
 PYTHON = sys.executable
 
 
