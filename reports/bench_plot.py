@@ -34,6 +34,8 @@ ROOFLINE, SCATTER = (0.06, 0.095, 0.46, 0.70), (0.60, 0.095, 0.355, 0.70)
 #: More families share one colour.
 MOST = len(SHAPES)
 OTHERS = "others"
+#: Families that always have a colour of their own.
+FIRST = ("gemm", "prefill", "decode", "experts")
 
 
 def draw(report: Report, theme: str = "light") -> Figure:
@@ -74,9 +76,9 @@ def _description(report: Report) -> str:
 
 
 def _styles(compared: Sequence[Compared], theme: str) -> dict[str, dict[str, Any]]:
-    """Family -> marker and colour; the small families share one."""
+    """Family -> marker and colour: products and attention first; the small families share one."""
     counts = Counter(c.family for c in compared)
-    names = [name for name, _ in counts.most_common()]
+    names = sorted(counts, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), -counts[name]))
     if len(names) > MOST:
         names = [*names[: MOST - 1], OTHERS]
     return {name: {"marker": SHAPES[i], "color": COLOURS[theme][i]} for i, name in enumerate(names)}

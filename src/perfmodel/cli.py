@@ -21,7 +21,7 @@ COMMANDS = {
     "quantize": "Bytes of a model in a storage format, tensor by tensor, or of a weight file.",
     "calibrate": "Fit operator times to your own measurements.",
     "report": "One self-contained HTML page.",
-    "validate": "Compare a table of measurements with what is predicted for its rows.",
+    "validate": "Measure this machine beside predictions, or compare a table of measurements with them.",
     "claims": "What the source document says, what we compute, and the verdict.",
 }
 

@@ -18,9 +18,7 @@ from on_gpu import checkout, stages  # noqa: E402
 
 from perfmodel.validate.replay import replay  # noqa: E402
 
-pytestmark = pytest.mark.skip(
-    reason="measures whole runs, which is not yet reliable on a machine that does other work besides"
-)
+pytestmark = pytest.mark.skip(reason="measures whole runs: not yet reliable on a machine that is busy besides")
 
 PYTHON = sys.executable
 

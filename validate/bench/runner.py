@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from perfmodel.hwspecs.schema import Gpu
@@ -17,6 +17,7 @@ from perfmodel.validate.bench.report import Report, StepResult
 from perfmodel.validate.bench.session import Say, Session, measure_all, session, take_ceilings
 from perfmodel.validate.bench.speculation_report import Speculated
 from perfmodel.validate.bench.suites import BUDGETS, Wanted, suite
+from perfmodel.validate.bench.watch import Crowded
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,29 @@ class Options:
 def run(options: Options, say: Say) -> Report:
     """Do what is asked; every finished case is in the store before the next one starts.
 
+    On a processor whose cores other processes keep busy it starts again with half as many threads, unless their number
+    was asked for.
+
     Raises
     ------
-    UsageError, NoGpu
-        For what cannot be asked here.
+    UsageError, NoGpu, Crowded
+        For what cannot be asked here, or measured now.
     OutputError
         When the store or the data folder cannot be written.
     """
+    threads = options.threads
+    while True:
+        try:
+            return _run(replace(options, threads=threads), say)
+        except Crowded as crowded:
+            used = len(machine.processors()) if threads is None else threads
+            if options.threads is not None or options.resume or used == 1:
+                raise
+            threads = max(1, used // 2)
+            say(f"{crowded}; starting again with {threads}")
+
+
+def _run(options: Options, say: Say) -> Report:
     with session(options.device, options.title, options.resume, options.threads, say) as s:
         found = take_ceilings(s, full=options.suite == "full" and not options.model)
         data = keep.measured(options.device, found, s.threads)

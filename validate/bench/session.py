@@ -18,7 +18,7 @@ from perfmodel.validate.bench.ceilings import Ceilings
 from perfmodel.validate.bench.measure import Room, TooLarge, measure
 from perfmodel.validate.bench.store import Result, Run, Store
 from perfmodel.validate.bench.suites import Wanted
-from perfmodel.validate.bench.watch import CpuWatch, CudaWatch
+from perfmodel.validate.bench.watch import CpuWatch, Crowded, CudaWatch
 
 Say = Callable[[str], None]
 
@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 CEILINGS = "ceilings"
 #: Parallel batches that are tried to see whether the cores are free, and the share of disturbed ones that shows that
 #: they are not.
-PROBES, BUSY = 12, 0.34
+PROBES, BUSY = 20, 0.2
 #: Time for a case: at least, and at most. [s]
 LEAST, MOST = 0.1, 1.0
 #: A case of whose readings a larger share was spoiled is measured again.
@@ -152,7 +152,12 @@ def session(device: str, suite: str, resume: bool, threads: int | None, say: Say
             noise = timing.process_noise()
             run = before or store.start(described["device"], device, suite, described)
             watch = CpuWatch(len(cpus))
-            yield Session(device, ENGINES[device], _cpu_room(watch), store, run, len(cpus), noise, say)
+            try:
+                yield Session(device, ENGINES[device], _cpu_room(watch), store, run, len(cpus), noise, say)
+            except Crowded:
+                if before is None:
+                    store.discard(run)
+                raise
 
 
 def _chosen(threads: int | None, say: Say) -> list[int]:

@@ -181,6 +181,12 @@ class Store:
                 ),
             )  # fmt: skip
 
+    def discard(self, run: Run) -> None:
+        """Forget a run with all its results: what it measured was spoiled."""
+        with self._guard():
+            self._base.execute("DELETE FROM result WHERE run = ?", (run.id,))
+            self._base.execute("DELETE FROM run WHERE id = ?", (run.id,))
+
     def finish(self, run: Run) -> None:
         """Mark a run as complete."""
         with self._guard():

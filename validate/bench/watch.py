@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from perfmodel.base.errors import PerfmodelError
 from perfmodel.validate.bench.machine import import_torch
 from perfmodel.validate.bench.timing import Call
 
@@ -20,6 +22,8 @@ from perfmodel.validate.bench.timing import Call
 LOST_SHARE, LOST = 0.01, 30e-6
 #: With several threads a reading is spoiled when the least disturbed batch has lost more than this share.
 SPOILED = 0.1
+#: Readings that are looked back on, and the share of them that may be spoiled.
+RECENT, CROWDED = 40, 0.25
 #: Batches that are taken for one reading at most, and the pause before the next: a thread that slept is run first. [s]
 TRIES, PAUSE = 2, 2e-3
 
@@ -47,6 +51,10 @@ def _waited(name: str) -> int:
         return 0
 
 
+class Crowded(PerfmodelError):
+    """Other processes keep the cores busy: with so many threads nothing can be measured now."""
+
+
 class CpuWatch:
     """The processor's clock, and an eye on the scheduler. Each batch goes on with the buffers after the last one's, so
     that a batch may be shorter than a round of them.
@@ -62,6 +70,11 @@ class CpuWatch:
         Taken so far, and those that other processes disturbed.
     readings, spoiled : int
         Given so far, and those that had to be taken from a disturbed batch whose wait cannot be told apart.
+
+    Raises
+    ------
+    Crowded
+        By ``seconds``, when more than a quarter of the last forty readings were spoiled.
     """
 
     goes_on = True
@@ -69,6 +82,7 @@ class CpuWatch:
     def __init__(self, threads: int) -> None:
         self.threads, self.batches, self.disturbed, self.readings, self.spoiled = threads, 0, 0, 0, 0
         self._next: dict[int, int] = {}
+        self._recent: deque[bool] = deque(maxlen=RECENT)
         self.name = "perf_counter less the wait for a processor" if threads == 1 else "perf_counter, least disturbed"
 
     @property
@@ -86,12 +100,20 @@ class CpuWatch:
             elapsed, lost = self._batch(calls, repeats)
             self.batches += 1
             if lost <= LOST + LOST_SHARE * elapsed:
+                self._note(False)
                 return elapsed / repeats
             self.disturbed += 1
             taken.append((lost / elapsed, elapsed - lost if self.threads == 1 else elapsed))
         share, best = min(taken)
-        self.spoiled += self.threads > 1 and share > SPOILED
+        self._note(self.threads > 1 and share > SPOILED)
         return max(best, 1e-9) / repeats
+
+    def _note(self, spoiled: bool) -> None:
+        self.spoiled += spoiled
+        self._recent.append(spoiled)
+        if sum(self._recent) > CROWDED * RECENT:
+            count = f"{sum(self._recent)} of the last {len(self._recent)} readings were spoiled"
+            raise Crowded(f"other processes keep the cores busy ({count}): wait, or use fewer --threads")
 
     def _batch(self, calls: Sequence[Call], repeats: int) -> tuple[float, float]:
         """Time of a batch, and the part of it that was lost. [s]"""

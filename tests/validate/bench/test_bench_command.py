@@ -19,9 +19,7 @@ from perfmodel.validate.bench import store as stores
 from perfmodel.validate.bench.ceilings import Ceilings
 from perfmodel.validate.bench.suites import suite
 
-pytestmark = pytest.mark.skip(
-    reason="measures whole runs, which is not yet reliable on a machine that does other work besides"
-)
+pytestmark = pytest.mark.skip(reason="measures whole runs: not yet reliable on a machine that is busy besides")
 
 pytest.importorskip("scipy")
 #: Seconds for each set of shapes: what is not reached is left out.

@@ -89,6 +89,21 @@ def test_several_threads_are_spoiled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert watch.spoiled == watch.readings == 1
 
 
+def test_a_crowded_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When more than a quarter of the last readings of several threads are spoiled, it says so instead of going on."""
+    monkeypatch.setattr(w, "waited", counted(*[5e-3] * 1000))
+    monkeypatch.setattr(w, "PAUSE", 0.0)
+    watch = w.CpuWatch(2)
+
+    def readings() -> None:
+        for _ in range(w.RECENT):
+            watch.seconds([lambda: time.sleep(1e-3)], 1)
+
+    with pytest.raises(w.Crowded, match=r"keep the cores busy \(11 of the last 11 readings.*fewer --threads") as caught:
+        readings()
+    assert caught.value.exit_code == 2
+
+
 def test_the_system_is_asked() -> None:
     """The wait of this process is a time, and a thread that does not exist has waited for nothing."""
     assert w.waited() >= 0
