@@ -4,6 +4,7 @@ import functools
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -37,9 +38,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Triton reads the variable when it is imported, so no conftest imports it at its top level.
     """
-    os.environ["PERFMODEL_DATA"] = tempfile.mkdtemp(
-        prefix="perfmodel-tests-"
-    )  # no fit of this machine's changes a test
+    # No fit of this machine's changes a test.
+    os.environ["PERFMODEL_DATA"] = tempfile.mkdtemp(prefix="perfmodel-tests-")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background jobs have it; children inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     asked = re.search(r"(?<!not )\bgpu\b", config.option.markexpr or "")
     if asked and has_cuda():
         os.environ.pop("TRITON_INTERPRET", None)

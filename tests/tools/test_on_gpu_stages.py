@@ -18,7 +18,6 @@ from on_gpu import checkout, stages  # noqa: E402
 
 from perfmodel.validate.replay import replay  # noqa: E402
 
-pytestmark = pytest.mark.skip(reason="measures whole runs: not yet reliable on a machine that is busy besides")
 
 PYTHON = sys.executable
 
@@ -60,10 +59,7 @@ def test_files_are_small_and_of_known_kinds(dry: tuple[Path, subprocess.Complete
     assert {"validate-gemm.csv", "gemm.csv", "kernel_targets.csv", "device.yaml", "suite.json", "validate.png"} <= {
         path.name for path in files
     }
-    assert (
-        "22 passed" in (dry[0] / "kernel-tests.txt").read_text()
-        or "passed" in (dry[0] / "kernel-tests.txt").read_text()
-    )
+    assert " passed" in (dry[0] / "kernel-tests.txt").read_text()
 
 
 @pytest.mark.slow
@@ -176,9 +172,9 @@ def test_stages_do_not_take_each_other_down(tmp_path: Path) -> None:
 
 def test_a_stage_past_its_limit_is_interrupted(tmp_path: Path) -> None:
     """It is interrupted as by Ctrl-C, so that it writes what it has."""
-    found = stages.run_stage(script(SLOW, limit=1.0), tmp_path, 1.0, dict(os.environ))
-    assert found.status == "cut short"
-    assert found.seconds < 10
+    found = stages.run_stage(script(SLOW), tmp_path, 3.0, dict(os.environ))
+    assert (found.status, found.code) == ("cut short", 0)
+    assert found.seconds < 3.0 + stages.GRACE_S
     assert (tmp_path / "one.txt").read_text() == "kept\n"
 
 

@@ -216,6 +216,7 @@ def main(argv: Sequence[str]) -> int:
     except ImportError as error:
         return complain(f"torch cannot be imported by {sys.executable}: {error}", INCOMPLETE)
     signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, _interrupt)  # stages inherit a background job's deafness to it
     lacking = checkout.missing(checkout.NEEDED)
     if lacking and not options.standalone:
         text = "stand-alone cases alone: our kernels and the comparison need"

@@ -71,10 +71,10 @@ def stages(folder: Path, dry_run: bool, budget: float) -> list[Stage]:
     picture = () if missing(PICTURE) else ("-o", str(folder / "validate.png"))
     form = ("--format", "json")
     small = ("--threads", "1") if dry_run else ()
-    cases = "1" if dry_run else f"{110 * share:.0f}"
+    cases = "8" if dry_run else f"{110 * share:.0f}"
     suite = ("--suite", "quick" if dry_run else "full", "--budget", cases, "--export", str(folder / "validate.csv"))
     model = ("--model", "smollm2-135m" if dry_run else "llama3-8b", "--batch", "1" if dry_run else "16")
-    steps = ("--input", "64" if dry_run else "1024", "--budget", "1" if dry_run else f"{20 * share:.0f}")
+    steps = ("--input", "64" if dry_run else "1024", "--budget", "4" if dry_run else f"{20 * share:.0f}")
     spoken = ("--speculative", "--budget", "2" if dry_run else "12")
     alone = (sys.executable, str(HERE), str(folder), "--standalone", "--budget", f"{30 * share:.0f}")
     parallel = () if dry_run or missing(("xdist",)) else ("-n", "8")

@@ -292,6 +292,8 @@ def _one(s: Session, wanted: Wanted, case: Case, budget: float, place: str) -> b
     except TooLarge as error:
         s.left.append(f"{case.name}: {error}")
         return True
+    except Crowded:
+        raise
     except Exception as error:  # a kernel that fails is a result: the others go on
         said = str(error).splitlines()[0][:300] if str(error) else ""
         s.wrong.append(f"{case.name}: {case.source} fails: {type(error).__name__}: {said}")
