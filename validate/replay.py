@@ -89,17 +89,51 @@ def _has_kind(path: Path) -> bool:
     return True
 
 
-def _suite(path: Path, device: Path) -> list[Compared]:
+@dataclass(frozen=True)
+class Suite:
+    """What ``perfmodel validate --format json`` wrote: the cases and ceilings of a run.
+
+    Attributes
+    ----------
+    device, kind : str
+        What was measured, and whether it is ``cpu`` or ``cuda``.
+    ceilings : Ceilings
+    results : tuple[Result, ...]
+    versions : Mapping[str, str]
+        Of the packages, where they were written down.
+    """
+
+    device: str
+    kind: str
+    ceilings: Ceilings
+    results: tuple[Result, ...]
+    versions: Mapping[str, str]
+
+
+def recorded_suite(path: Path) -> Suite:
+    """Read the report of a run.
+
+    Raises
+    ------
+    SpecError
+        When it is none.
+    """
     try:
         data = json.loads(text_of(path))
-        ceilings = Ceilings.from_dict(data["ceilings"])
-        results = [_result(case) for case in data["cases"]]
-        kind = str(data["kind"])
-    except (ValueError, KeyError, TypeError) as error:
+        results = tuple(_result(case) for case in data["cases"])
+        versions = data.get("machine", {}).get("versions", {})
+        return Suite(
+            str(data["device"]), str(data["kind"]), Ceilings.from_dict(data["ceilings"]), results, dict(versions)
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SpecError(path, "", f"is no report of `perfmodel validate --format json`: {error!r}") from error
+
+
+def _suite(path: Path, device: Path) -> list[Compared]:
+    run = recorded_suite(path)
     spec = load_gpu(str(device))
-    engine = results[0].engine if results else ""
-    return compare(results, [by_ceilings(ceilings, spec, engine, kind)], spec, ceilings, engine)
+    engine = run.results[0].engine if run.results else ""
+    return compare(run.results, [by_ceilings(run.ceilings, spec, engine, run.kind)], spec, run.ceilings, engine)
 
 
 def _result(case: Mapping[str, Any]) -> Result:

@@ -1,6 +1,6 @@
-"""Runs of `tools/on_gpu.sh` that were recorded are replayed: predicted by the code of today, within stated tolerances.
+"""Runs that were recorded are replayed: predicted by the code of today, within stated tolerances.
 
-None may be recorded yet; then one skipped test says so. The replay itself is tested on a run of this processor.
+No GPU's may be recorded yet; then one skipped test says so. The replay itself is tested on a run of this processor.
 """
 
 import csv
@@ -21,11 +21,13 @@ from perfmodel.validate.replay import RECORDED, folders, replay
 
 DATA = Path(__file__).parent / "data"
 NONE = "no recorded GPU run under validate/recorded"
+GPUS = [path for path in folders() if not path.name.startswith("cpu-")]
+CPUS = [path for path in folders() if path.name.startswith("cpu-")]
 #: Share of cases inside their 80 % interval that a recorded run must at least have.
 COVERED = 0.5
 
 
-@pytest.mark.parametrize("folder", folders() or [pytest.param(None, marks=pytest.mark.skip(NONE))], ids=str)
+@pytest.mark.parametrize("folder", CPUS + (GPUS or [pytest.param(None, marks=pytest.mark.skip(NONE))]), ids=str)
 def test_recorded_runs_are_predicted(folder: Path) -> None:
     """Families of operators are within their tolerance, half of the cases are inside their 80 % interval, and every row
     of every table is compared or skipped with a reason."""

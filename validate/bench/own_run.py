@@ -33,10 +33,10 @@ def column(device: str, engine: str) -> tuple[Gpu, Column] | None:
         return None
     if (own := predict.by_fit(spec, engine)) is not None:
         return spec, own
-    plain, shares = predict.by_ceilings(Ceilings({}), spec, engine, device), predict.ASSUMED_SHARES[device]
+    plain = predict.by_ceilings(Ceilings({}), spec, engine, device)
     words = (
-        f"{shares['matrix']:.0%} of the peaks and {shares['memory']:.0%} of the bandwidth of {spec.title} (assumed); "
-        "`perfmodel validate --calibrate` fits this machine"
+        f"the rates of {spec.title}, {predict.share_words(engine, device)}; `perfmodel validate --calibrate` fits this "
+        "machine"
     )
     return spec, Column(plain.name, plain.clock, words)
 

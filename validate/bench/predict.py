@@ -1,4 +1,8 @@
-"""What is predicted for a measured case: by the ceilings of this very run, by this machine's fit, by shipped ones."""
+"""What is predicted for a measured case: by the ceilings of this very run, by this machine's fit, by shipped ones.
+
+By ceilings means the simple form with shares of them: those of the shipped recording of the engine where there is one,
+else assumed ones.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,12 @@ from perfmodel.roofline.efficiency_file import Fit
 from perfmodel.roofline.efficiency_kept import kept_fits
 from perfmodel.roofline.op import Op
 from perfmodel.roofline.times import Rates
+from perfmodel.validate.bench import shares
 from perfmodel.validate.bench.ceilings import Ceilings
 
-#: Shares of the measured ceilings that a plain kernel is assumed to reach, and how far its loads and its arithmetic
-#: overlap (1: not at all). Estimates: a core issues both, and streams weights at some 60 % of what copies reach; a GPU
-#: overlaps them.
+#: Shares of the measured ceilings that a kernel without a recording is assumed to reach, and how far its loads and its
+#: arithmetic overlap (1: not at all). Estimates: a core issues both, and streams weights at some 60 % of what copies
+#: reach; a GPU overlaps them.
 ASSUMED_SHARES: Mapping[str, Mapping[str, float]] = {
     "cpu": {"matrix": 0.85, "memory": 0.6, "overlap": 1.0},
     "cuda": {"matrix": 0.8, "memory": 0.85, "overlap": 2.0},
@@ -60,14 +65,28 @@ class Prediction:
     high: float
 
 
-def assumed(found: Ceilings, spec: Gpu, engine: str, device: str) -> Fit:
-    """The simple form with the ceilings of a run: the launch that was measured, and assumed shares of the rates."""
-    launch = found.get("launch:graph") or found.get("launch", 1e-6)
+def by_shares(found: Ceilings, spec: Gpu, engine: str, device: str) -> Fit:
+    """The simple form with the ceilings of a run: the launch that was measured, and shares of the rates."""
+    known = shares.recorded(engine)
+    launch = found.get("launch:graph") or found.get("launch") or (known[1] if known else 1e-6)
     params = {"launch": launch, **ASSUMED_SHARES[device]}
     kernel = Kernel("", "", FORMS["simple"], params, FACTS, regimes=ASSUMED, shared=0.3, own=0.1)
     keys = [*((kind, fmt) for kind in KINDS for fmt in FORMATS), ("elementwise", "")]
     kernels = {(kind, fmt): _named(kernel, kind, fmt) for kind, fmt in keys}
-    return Fit(spec.name, engine, kernels, {}, dict.fromkeys(keys, "assumed"), launch)
+    versions = dict.fromkeys(keys, "assumed")
+    if known is not None:
+        fit, call, place = known
+        kernels |= {key: shares.elsewhere(k, launch / call) for key, k in fit.kernels.items()}
+        versions |= {key: f"{version}, recorded on {place}" for key, version in fit.versions.items()}
+    return Fit(spec.name, engine, kernels, {}, versions, launch)
+
+
+def share_words(engine: str, device: str) -> str:
+    """Where the shares of ``by_shares`` come from."""
+    if (known := shares.recorded(engine)) is not None:
+        return f"the shares of them that {engine} {next(iter(known[0].versions.values()))} reached on {known[2]}"
+    assumed = ASSUMED_SHARES[device]
+    return f"{assumed['matrix']:.0%} of the peaks and {assumed['memory']:.0%} of the bandwidth (assumed)"
 
 
 def _named(kernel: Kernel, kind: str, fmt: str) -> Kernel:
@@ -85,10 +104,8 @@ def by_ceilings(found: Ceilings, spec: Gpu, engine: str, device: str) -> Column:
     spec : Gpu
         With the ceilings of this run.
     """
-    fit = assumed(found, spec, engine, device)
-    shares = ASSUMED_SHARES[device]
-    reached = f"{shares['matrix']:.0%} of the peaks, {shares['memory']:.0%} of the bandwidth (assumed)"
-    words = f"simple form with the ceilings of this run: {reached}"
+    fit = by_shares(found, spec, engine, device)
+    words = f"simple form with the ceilings of this run, {share_words(engine, device)}"
     return Column(CEILINGS, Calibrated(spec, Efficiency(spec, engine, (fit,))), words)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from perfmodel.hwspecs.schema import Gpu
@@ -80,6 +80,8 @@ class Report:
         Wrong kernels; what was not measured; what to know; files that were written.
     speculated : Speculated, optional
         Speculative decoding as it was run, in a full suite.
+    machine : Mapping
+        Hardware, versions and revision as the store keeps them with the run.
     """
 
     device: str
@@ -102,6 +104,7 @@ class Report:
     notes: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     speculated: Speculated | None = None
+    machine: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def judged(self) -> list[Compared]:
@@ -135,6 +138,7 @@ class Report:
         """Ready for JSON."""
         return {
             "device": self.device, "kind": self.kind, "run": self.run, "suite": self.suite, "threads": self.threads,
+            "machine": dict(self.machine),
             "process_noise": self.process_noise, "disturbed": self.disturbed, "ceilings": self.ceilings.to_dict(),
             "columns": {c.name: c.words for c in self.columns}, "cases": [c.to_dict() for c in self.compared],
             "families": [{**vars(f), "outside": f.outside} for f in self.families],

@@ -174,7 +174,7 @@ def _report(
     return Report(
         s.run.device, s.device, s.run.id, options.title, spec, data, s.ceilings, s.threads, s.noise, s.disturbed,
         tuple(columns), tuple(compared), options.tolerance, fit, tuple(steps), tuple(s.wrong), tuple(s.left),
-        tuple(_notes(s, compared, fit)), tuple(kept), speculated,
+        tuple(_notes(s, compared, fit)), tuple(kept), speculated, s.run.machine,
     )  # fmt: skip
 
 
