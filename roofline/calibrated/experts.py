@@ -16,6 +16,7 @@ import numpy as np
 from perfmodel.base.num import Num
 from perfmodel.roofline.calibrated.chip import Chip
 from perfmodel.roofline.calibrated.form import Facts, Form, Param, Params, Parts, Shape, cdiv, smax
+from perfmodel.roofline.dequantize import THREADS_PER_CLOCK
 
 PARAMS = (
     Param("launch", 18e-6, "s", "all launches of the layer"),
@@ -32,12 +33,16 @@ PARAMS = (
 
 
 def grouped(p: Params, s: Shape, chip: Chip, n: Num, k: Num, active: Num, per: Num) -> Num:
-    """One grouped GEMM ``[per, k] x [k, n]`` of each of ``active`` experts. [s]"""
+    """One grouped GEMM ``[per, k] x [k, n]`` of each of ``active`` experts. [s]
+
+    Weights that are unpacked first (``dequant`` instructions each) are so in every tile of 128 columns, by one SM.
+    """
+    unpack = 128 * k * s["dequant"] / (THREADS_PER_CLOCK * chip.clock) if "dequant" in s else 0.0
     best: Any = np.inf
     for rows in (16.0, 32.0, 64.0, 128.0):
         tiles = active * cdiv(per, rows) * cdiv(n, 128.0)
         rate = chip.peak(s["math"]) / chip.sms * p["matrix"] * (rows / 128) ** 0.5
-        cta = 2 * rows * 128 * k / rate + p["tile"]
+        cta = np.maximum(2 * rows * 128 * k / rate, unpack) + p["tile"]
         x = tiles / chip.sms
         best = np.minimum(best, np.where(x <= 1, 1.0, 0.5 * (np.ceil(x) + x)) * cta)
     return smax(best, active * n * k * s["weight_width"] / (chip.bandwidth * p["memory"]), p["overlap"])
@@ -68,7 +73,8 @@ def parts(p: Params, s: Shape, chip: Chip, facts: Facts) -> Parts:
 def one_gemm(p: Params, s: Shape, chip: Chip) -> Num:
     """One of the layer's grouped GEMMs by itself, with the expected number of distinct experts. [s]
 
-    Shape: n, k (of an expert's matrix here), active, rows (of all of them), weight_width, act_width, math.
+    Shape: n, k (of an expert's matrix here), active, rows (of all of them), weight_width, act_width, math; dequant
+    (instructions a weight that is unpacked first), where it is.
     """
     return grouped(p, s, chip, s["n"], s["k"], s["active"], s["rows"] / np.maximum(s["active"], 1e-9))
 

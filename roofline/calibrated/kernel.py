@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,10 @@ class Kernel:
     shared: float = 0.0
     own: float = 0.0
     origin: str = ""
+
+    def member(self, name: str) -> Kernel:
+        """The kernel with the numbers of one of its families; itself where that has none."""
+        return replace(self, params={**self.params, **self.families[name]}) if name in self.families else self
 
     def parts(self, shape: Shape, chip: Chip) -> Parts:
         """Named parts of the physical time of a shape of one family. [s]"""

@@ -13,11 +13,11 @@ from perfmodel.base.num import Num
 from perfmodel.hwspecs.schema import Gpu
 from perfmodel.roofline.calibrated.chip import Chip, chip
 from perfmodel.roofline.calibrated.experts import one_gemm, routing
-from perfmodel.roofline.calibrated.form import Parts
+from perfmodel.roofline.calibrated.form import Parts, Shape
 from perfmodel.roofline.calibrated.kernel import Kernel
 from perfmodel.roofline.calibrated.mixed import by_parts, few_tokens
 from perfmodel.roofline.calibrated.shapes import Ask, ask
-from perfmodel.roofline.calibrated.simple import SIMPLE
+from perfmodel.roofline.calibrated.simple import ONE_ROW, SIMPLE
 from perfmodel.roofline.calibrated.times import CalibratedTime, host_time, scaled, spread_out, stretched, total
 from perfmodel.roofline.calibrated.weight_only import weight_only
 from perfmodel.roofline.cost import EXP, ISSUE, VECTOR, Cost
@@ -144,14 +144,16 @@ class Calibrated:
         if not asked.kind or self.chip is None:
             return self.efficiency.plain
         kernel = self.efficiency.kernel(asked.kind, asked.formats)
-        if asked.kind != "gemm" or "dequant" not in asked.shape or kernel.fmt == "w4a16":
+        if asked.kind not in ("gemm", "experts") or "dequant" not in asked.shape or kernel.fmt == "w4a16":
             return kernel
-        return weight_only(kernel, self.efficiency.gpu.architecture, self.efficiency.engine)
+        # which matrix instructions grouped products with narrow weights use is not known
+        architecture = self.efficiency.gpu.architecture if asked.kind == "gemm" else ""
+        return weight_only(kernel, architecture, self.efficiency.engine)
 
     def _chunked(self, kernel: Kernel, asked: Ask, unit: Cost, bound: Num) -> Parts:
         """Parts of a time; long arrays in pieces (a GEMM's are short: each row has some sixty candidates)."""
         if kernel.form is SIMPLE:
-            return self._simple(kernel, unit, bound, float(asked.shape.get("dequant", 0.0)))
+            return self._simple(kernel, unit, bound, asked.shape)
         shape = asked.shape
         whole = np.broadcast_shapes(np.shape(asked.scale), *(np.shape(v) for v in shape.values() if _numeric(v)))
         size, step = int(np.prod(whole)), CHUNK // 64 if asked.kind == "gemm" else CHUNK
@@ -190,10 +192,10 @@ class Calibrated:
                 parts["correction"] = total * (kernel.correction(asked.shape, self.chip) - 1)
         return _lifted(parts, bound)
 
-    def _simple(self, kernel: Kernel, unit: Cost, bound: Num, dequant: float = 0.0) -> Parts:
+    def _simple(self, kernel: Kernel, unit: Cost, bound: Num, asked: Shape) -> Parts:
         terms = dict(self.rates.terms(unit))
         if ISSUE in terms:  # the roofline counts the least of them
-            terms[ISSUE] = terms[ISSUE] * max(dequant / LEAST, 1.0)
+            terms[ISSUE] = terms[ISSUE] * max(float(asked.get("dequant", 0.0)) / LEAST, 1.0)
         compute: Any = terms.get("matrix", 0.0)
         stream: Any = 0.0
         for name, seconds in terms.items():
@@ -201,8 +203,18 @@ class Calibrated:
                 compute = np.maximum(compute, seconds)
             elif name != "matrix":
                 stream = np.maximum(stream, seconds)
-        parts = SIMPLE.parts(kernel.params, {"compute": compute, "stream": stream}, self.chip or _NO_CHIP, {})
-        return _lifted({**parts, "launch": self.efficiency.step_launch(kernel, 1)}, bound)
+        shape = {"compute": compute, "stream": stream}
+        parts = self._member(kernel, "", shape)
+        if ONE_ROW in kernel.families:
+            one = SIMPLE.family(asked, {}) == ONE_ROW
+            parts = {k: np.where(one, v, parts[k]) for k, v in self._member(kernel, ONE_ROW, shape).items()}
+        return _lifted(parts, bound)
+
+    def _member(self, kernel: Kernel, family: str, shape: Shape) -> Parts:
+        """Parts of the simple form with the numbers of one family."""
+        chosen = kernel.member(family)
+        parts = SIMPLE.parts(chosen.params, shape, self.chip or _NO_CHIP, {})
+        return {**parts, "launch": self.efficiency.step_launch(chosen, 1)}
 
 
 _NO_CHIP = Chip("", "", {}, 1.0, 1.0, 1.0, 1.0)

@@ -2,15 +2,22 @@
 
     T = launch + smax(flops / (matrix * peak), bytes / (memory * bandwidth); overlap)
 
-For norms and elementwise kernels, and for GPUs and engines without data.
+For norms and elementwise kernels, and for GPUs and engines without data. A device's own fit may have other numbers for
+products of one row: those are matrix-vector products, of which libraries have kernels of their own.
 """
 
 from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
 
 from perfmodel.base.num import Num
 from perfmodel.roofline.calibrated.chip import Chip
 from perfmodel.roofline.calibrated.form import Facts, Form, Param, Params, Parts, Shape, smax
 
+#: Family of the products of one row.
+ONE_ROW = "one row"
 PARAMS = (
     Param("launch", 8e-6, "s", "launch and fixed cost"),
     Param("matrix", 0.6, "1", "share of the arithmetic peak"),
@@ -30,4 +37,9 @@ def features(s: Shape, chip: Chip, facts: Facts) -> dict[str, Num]:
     return {"compute": s["compute"], "stream": s["stream"]}
 
 
-SIMPLE = Form("simple", PARAMS, parts, features)
+def family(s: Shape, facts: Facts) -> Any:
+    """``ONE_ROW`` where the rows ``m`` of a product are one, else ``""``."""
+    return np.where(np.asarray(s.get("m", 0.0)) == 1, ONE_ROW, "")
+
+
+SIMPLE = Form("simple", PARAMS, parts, features, family)

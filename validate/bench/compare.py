@@ -10,6 +10,7 @@ from typing import Any
 from perfmodel.hwspecs.schema import Gpu
 from perfmodel.roofline.calibrated.form import smax
 from perfmodel.roofline.calibrated.shapes import ask
+from perfmodel.roofline.calibrated.simple import SIMPLE
 from perfmodel.roofline.op import Op
 from perfmodel.roofline.times import HBM
 from perfmodel.validate.bench.ceilings import Ceilings
@@ -156,7 +157,8 @@ def _compared(
 def shares(column: Column, op: Op) -> Mapping[str, float]:
     """The four numbers of the simple form by which a column predicts an operator."""
     asked, efficiency = ask(op), column.clock.efficiency
-    return (efficiency.kernel(asked.kind, asked.formats) if asked.kind else efficiency.other(op)).params
+    kernel = efficiency.kernel(asked.kind, asked.formats) if asked.kind else efficiency.other(op)
+    return kernel.member(str(SIMPLE.family(asked.shape, {}))).params
 
 
 def gap_terms(

@@ -1,7 +1,8 @@
 """Fit this device: four numbers a kind and format, from what was measured in this run, with a conformal interval.
 
 The simple form, ``launch + smax(compute / matrix, stream / memory; overlap)``, with the measured ceilings as rates: so
-that shares stay below 1, and times add up at worst. Each row's error is that of a fit on the others.
+that shares stay below 1, and times add up at worst. Each row's error is that of a fit on the others. Products of one
+row have numbers of their own where there are rows enough: libraries have other kernels for them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from perfmodel.base.errors import UsageError
 from perfmodel.hwspecs.schema import Gpu
-from perfmodel.roofline.calibrated.simple import SIMPLE
+from perfmodel.roofline.calibrated.simple import ONE_ROW, SIMPLE
 from perfmodel.roofline.cost import ISSUE
 from perfmodel.roofline.dequantize import LEAST
 from perfmodel.roofline.op import Op
@@ -29,6 +30,8 @@ from perfmodel.validate.fit_kernel import conformal
 from perfmodel.validate.fit_store import digits, values
 
 Array = NDArray[np.float64]
+#: Arithmetic, traffic, measured time and bound of a case [s], and its name.
+Row = tuple[float, float, float, float, str]
 
 #: Fewer rows do not fix the four numbers.
 LEAST_ROWS = 4
@@ -49,6 +52,8 @@ class Cell:
     Attributes
     ----------
     kind, fmt : str
+    family : str
+        ``ONE_ROW`` or ``""``.
     compute, stream, measured, bound : Array
         Seconds: arithmetic and traffic at the ceilings, the measured time, the roofline bound.
     names : tuple[str, ...]
@@ -56,6 +61,7 @@ class Cell:
 
     kind: str
     fmt: str
+    family: str
     compute: Array
     stream: Array
     measured: Array
@@ -65,7 +71,9 @@ class Cell:
     def take(self, rows: NDArray[np.int64]) -> Cell:
         """Some of the rows."""
         compute, stream, measured, bound = (getattr(self, n)[rows] for n in ("compute", "stream", "measured", "bound"))
-        return Cell(self.kind, self.fmt, compute, stream, measured, bound, tuple(self.names[i] for i in rows))
+        return Cell(
+            self.kind, self.fmt, self.family, compute, stream, measured, bound, tuple(self.names[i] for i in rows)
+        )
 
 
 @dataclass(frozen=True)
@@ -96,19 +104,26 @@ def seconds_of(op: Op, rates: Rates) -> tuple[float, float]:
 
 
 def cells(results: Sequence[Result], spec: Gpu) -> list[Cell]:
-    """Results by kind and format; passes over activations also all together, for those that are not measured."""
-    rates, rows = Rates(spec), dict[tuple[str, str], list[tuple[float, float, float, float, str]]]()
+    """Results by kind, format and family; passes over activations also all together, for those that are not measured.
+
+    Products of one row stand with the others where one of the two has too few rows.
+    """
+    rates, rows = Rates(spec), dict[tuple[str, str, str], list[Row]]()
     for r in results:
         op = unpack(r.operator, r.shape)
         row = (*seconds_of(op, rates), r.median, float(rates.bound(op.cost())), r.name)
         kind, fmt = key(op)
-        rows.setdefault((kind, fmt), []).append(row)
+        one = ONE_ROW if kind == "gemm" and op.inputs["m"] == 1 else ""
+        rows.setdefault((kind, fmt, one), []).append(row)
         if not fmt:
-            rows.setdefault(("elementwise", ""), []).append(row)
+            rows.setdefault(("elementwise", "", ""), []).append(row)
+    for kind, fmt, one in [k for k in rows if k[2]]:
+        if min(len(rows[kind, fmt, one]), len(rows.get((kind, fmt, ""), ()))) < LEAST_ROWS:
+            rows.setdefault((kind, fmt, ""), []).extend(rows.pop((kind, fmt, one)))
     found = []
-    for (kind, fmt), some in rows.items():
+    for names, some in sorted(rows.items(), key=lambda item: bool(item[0][2])):
         compute, stream, measured, bound = (np.array([row[i] for row in some], float) for i in range(4))
-        found.append(Cell(kind, fmt, compute, stream, measured, bound, tuple(row[4] for row in some)))
+        found.append(Cell(*names, compute, stream, measured, bound, tuple(row[4] for row in some)))
     return found
 
 
@@ -158,24 +173,33 @@ def interval(error: Array) -> tuple[float, float]:
     return min(low * stretch, -LEAST_WIDTH), max(high * stretch, LEAST_WIDTH)
 
 
-def _record(cell: Cell, fitted: Fitted, others: Array, version: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The kernel as the file has it, and its line."""
-    error = np.log(cell.measured / others)
-    low, high = interval(error)
-    ratio = others / cell.measured
-    middle, mean, bias = np.median(np.abs(ratio - 1)), np.abs(ratio - 1).mean(), np.median(ratio) - 1
-    scores = {"median_ape": middle, "mape": mean, "bias": bias, "rows": float(len(error))}
+def _record(fits: Sequence[tuple[Cell, Fitted, Array]], version: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The kernel of a kind and format as the file has it, and its lines, one a family; all share the interval."""
+    (cell, fitted, _), *others = fits
+    error = np.concatenate([np.log(c.measured / apart) for c, _, apart in fits])
+    ends = dict(zip(("low", "high"), interval(error), strict=True))
     record = {
         "kind": cell.kind, "format": cell.fmt, "form": "simple", "version": version, "kernels": "", "rows": len(error),
         "parameters": values(SIMPLE, fitted.params), "sigma": {n: digits(s, 3) for n, s in fitted.sigma.items()},
-        "facts": dict(FACTS), "intervals": [
-            {"low": digits(float(np.exp(low)), 4), "high": digits(float(np.exp(high)), 4), "rows": len(error)}
-        ],
+        "facts": dict(FACTS), "families": {c.family: values(SIMPLE, found.params) for c, found, _ in others},
+        "intervals": [{**{n: digits(float(np.exp(v)), 4) for n, v in ends.items()}, "rows": len(error)}],
         "spread": {"shared": digits(float(np.abs(np.median(error))), 3), "own": digits(float(error.std()), 3)},
-        "scores": {name: digits(float(v), 6) for name, v in scores.items()},
+        "scores": {name: digits(v, 6) for name, v in _scores(np.exp(-error)).items()},
     }  # fmt: skip
-    line = {"kind": cell.kind, "format": cell.fmt, "rows": len(error), **fitted.params, "median_error": float(middle)}
-    return record, line
+    return record, [_line(*one) for one in fits]
+
+
+def _scores(ratio: Array) -> dict[str, float]:
+    """Errors of rows left out, from predicted over measured."""
+    off = np.abs(ratio - 1)
+    found = {"median_ape": np.median(off), "mape": off.mean(), "bias": np.median(ratio) - 1, "rows": len(ratio)}
+    return {name: float(value) for name, value in found.items()}
+
+
+def _line(cell: Cell, fitted: Fitted, apart: Array) -> dict[str, Any]:
+    kind = f"{cell.kind}, {cell.family}" if cell.family else cell.kind
+    middle = _scores(apart / cell.measured)["median_ape"]
+    return {"kind": kind, "format": cell.fmt, "rows": len(apart), **fitted.params, "median_error": middle}
 
 
 def fit_device(
@@ -206,13 +230,17 @@ def fit_device(
     except ImportError as error:
         raise UsageError("fitting needs scipy: install perfmodel[plan]") from error
     kernels, lines, skipped = [], [], []
+    fits: dict[tuple[str, str], list[tuple[Cell, Fitted, Array]]] = {}
     for cell in cells(results, spec):
         if len(cell.measured) < LEAST_ROWS:
             skipped.append(f"{cell.kind} {cell.fmt}: {len(cell.measured)} rows, at least {LEAST_ROWS} are needed")
             continue
-        record, line = _record(cell, fit_cell(cell, launch), left_out(cell, launch), version)
+        one = (cell, fit_cell(cell, launch), left_out(cell, launch))
+        fits.setdefault((cell.kind, cell.fmt), []).append(one)
+    for some in fits.values():
+        record, told = _record(some, version)
         kernels.append(record)
-        lines.append(line)
+        lines += told
     if not kernels:
         raise UsageError(f"nothing could be fitted: {'; '.join(skipped) or 'nothing was measured'}")
     head = {"title": f"{spec.title} under {engine}: fitted to this machine", "gpu": spec.name, "engine": engine}

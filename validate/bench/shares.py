@@ -50,8 +50,10 @@ def elsewhere(kernel: Kernel, calls: float) -> Kernel:
         Time of a call there over the time of a call on its own machine.
     """
     regimes = tuple(_wider(regime) for regime in kernel.regimes)
-    params = {**kernel.params, "launch": kernel.params["launch"] * calls}
-    return replace(kernel, params=params, regimes=regimes, shared=STRETCH * kernel.shared, own=STRETCH * kernel.own)
+    params, *members = ({**p, "launch": p["launch"] * calls} for p in (kernel.params, *kernel.families.values()))
+    families = dict(zip(kernel.families, members, strict=True))
+    shared, own = STRETCH * kernel.shared, STRETCH * kernel.own
+    return replace(kernel, params=params, families=families, regimes=regimes, shared=shared, own=own)
 
 
 def _wider(r: Regime) -> Regime:

@@ -20,7 +20,6 @@ from perfmodel.validate.bench.ceilings import Ceilings
 from perfmodel.validate.bench.suites import suite
 from perfmodel.validate.bench.watch import Crowded
 
-
 pytest.importorskip("scipy")
 #: Seconds for each set of shapes: what is not reached is left out. An idle machine needs a tenth of it.
 BUDGET = "120"

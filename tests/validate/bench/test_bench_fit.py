@@ -1,5 +1,6 @@
 """The device's fit: known numbers are recovered, errors are of rows left out, and the file is a fit like any other."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from perfmodel.base.errors import UsageError
 from perfmodel.hwspecs.load import gpu
 from perfmodel.hwspecs.schema import Gpu
 from perfmodel.roofline.calibrated.model import Calibrated
-from perfmodel.roofline.calibrated.simple import SIMPLE
+from perfmodel.roofline.calibrated.simple import ONE_ROW, SIMPLE
 from perfmodel.roofline.efficiency import load
 from perfmodel.roofline.efficiency_file import as_fit
 from perfmodel.roofline.op import Op
@@ -51,6 +52,31 @@ def test_known_numbers_are_recovered(spec: Gpu) -> None:
     for name, value in TRUE.items():
         assert found[name] == pytest.approx(value, rel=0.05), name
     assert np.median(np.abs(f.left_out(cell, 2e-6) / cell.measured - 1)) < 0.01
+
+
+def test_products_of_one_row_have_their_own_numbers(spec: Gpu, tmp_path: Path) -> None:
+    """A library with another kernel for one row: both are recovered, and times of arrays of m are those of each m."""
+    vector = {"launch": 1e-6, "matrix": 0.9, "memory": 0.9, "overlap": 1.0}
+    made = rows(spec)
+    for n, k in ((1024, 2048), (4096, 2048), (8192, 8192), (2048, 16384)):
+        op = o.gemm(1, n, k, "bf16")
+        compute, stream = f.seconds_of(op, Rates(spec))
+        made.append(result(op, vector["launch"] + compute / 0.9 + stream / 0.9))
+    made = [r for r in made if r.shape["m"] > 1 or r.median < 1e-6 + r.shape["n"] * r.shape["k"] * 2 / 4.2e12]
+    cells = {c.family: len(c.measured) for c in f.cells(made, spec)}
+    assert cells == {"": 15, ONE_ROW: 4}
+    fitted = f.fit_device(made, spec, "triton", 2e-6, "3.6", "a test")
+    assert [line["kind"] for line in fitted.lines] == ["gemm", "gemm, one row"]
+    clock = Calibrated(spec, load(spec, "triton", [as_fit(fitted.content, tmp_path)]))
+    for r in made:
+        assert float(clock.time(o.unpack(r.operator, r.shape)).predicted) == pytest.approx(r.median, rel=0.06)
+    m = np.array([1.0, 2.0, 16.0])
+    together = clock.time(
+        replace(o.gemm(1, 4096, 4096, "bf16"), inputs={**o.gemm(1, 4096, 4096, "bf16").inputs, "m": m})
+    )
+    apart = [float(clock.time(o.gemm(int(one), 4096, 4096, "bf16")).predicted) for one in m]
+    assert np.asarray(together.predicted) == pytest.approx(apart)
+    assert apart[0] < apart[1]
 
 
 def test_numbers_stay_physical(spec: Gpu) -> None:
