@@ -134,6 +134,8 @@ def _cell(rows: pd.DataFrame, kind: str, key: tuple[str, ...]) -> Cell:
         "compute": np.maximum(zero, compute),
         "stream": np.maximum(zero, np.maximum(terms.get("hbm", 0.0), terms.get("scale_up", 0.0))),
     }
+    if kind == "gemm":  # products of one row may have numbers of their own
+        simple["m"] = shape["m"]
     bound = zero + Rates(gpu, topology).bound(cost)
     if key[1].lower() in PLAIN_ENGINES:
         shape = {**shape, **simple}
