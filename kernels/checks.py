@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from .device import interpreted
+from .device import ahead_of_time, interpreted
+
+MOST = 2**31 - 1
+"""The largest 32-bit integer: the limit of programs in a grid, and of lengths that kernels count in 32 bits."""
 
 
 class KernelInputError(ValueError):
@@ -39,9 +42,10 @@ def check_tensor(
     wanted = ", ".join("any" if n is None else str(n) for n in shape)
     fits = tensor.dim() == len(shape) and all(n is None or n == m for n, m in zip(shape, tensor.shape, strict=True))
     require(fits, f"{name} has shape {tuple(tensor.shape)}, ({wanted}) is needed")
+    require(tensor.layout == torch.strided, f"{name} is {tensor.layout}; call .to_dense()")
     names = " or ".join(str(d).removeprefix("torch.") for d in dtypes)
     require(tensor.dtype in dtypes, f"{name} is {str(tensor.dtype).removeprefix('torch.')}, {names} is needed")
-    _check_place(name, tensor, like)
+    check_place(name, tensor, like)
     if contiguous:
         require(tensor.is_contiguous(), f"{name} is not contiguous (strides {tensor.stride()}); call .contiguous()")
     if tensor.device.type != "meta" and tensor.numel():
@@ -49,12 +53,18 @@ def check_tensor(
         require(offset == 0, f"{name} starts {offset} bytes off a multiple of {align}; copy it with .clone()")
 
 
-def _check_place(name: str, tensor: torch.Tensor, like: torch.Tensor | None) -> None:
+def check_place(name: str, tensor: torch.Tensor, like: torch.Tensor | None = None) -> None:
+    """Check that a tensor lies where kernels run, and with `like` that it lies where that one does.
+
+    Tensors on the meta device hold nothing and are taken where launches are only compiled (`device.assume`).
+    """
     if like is not None:
         require(tensor.device == like.device, f"{name} is on {tensor.device}, the others are on {like.device}")
-    allowed = ("cpu", "meta") if interpreted() else ("cuda", "meta")
+    if tensor.device.type == "meta" and ahead_of_time():
+        return
+    allowed = "cpu" if interpreted() else "cuda"
     where = "the interpreter takes CPU tensors" if interpreted() else "a CUDA tensor is needed (or TRITON_INTERPRET=1)"
-    require(tensor.device.type in allowed, f"{name} is on {tensor.device}; {where}")
+    require(tensor.device.type == allowed, f"{name} is on {tensor.device}; {where}")
 
 
 def check_multiple(name: str, value: int, of: int) -> None:
@@ -65,3 +75,41 @@ def check_multiple(name: str, value: int, of: int) -> None:
 def check_range(name: str, value: int, low: int, high: int) -> None:
     """Check that an integer lies in [low, high]."""
     require(low <= value <= high, f"{name} is {value}, {low} to {high} is supported")
+
+
+def check_written(name: str, tensor: torch.Tensor) -> None:
+    """Check that no two elements of a tensor that is written lie in one place, as they do once it is expanded."""
+    held = sorted((stride, n) for stride, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1)
+    reach = 1
+    for stride, n in held:
+        apart = tensor.numel() == 0 or stride >= reach
+        require(apart, f"{name} has strides {tensor.stride()}: elements that are written overlap; call .contiguous()")
+        reach += stride * (n - 1)
+
+
+def check_apart(name: str, written: torch.Tensor, others: Mapping[str, torch.Tensor | None]) -> None:
+    """Check that a tensor that is written shares no memory with others, by name; None is passed over."""
+    for other, tensor in others.items():
+        if tensor is not None and _share(written, tensor):
+            raise KernelInputError(f"{name} shares memory with {other}; pass another tensor, or a .clone()")
+
+
+def _share(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether the memory of two tensors overlaps; slices of one tensor whose rows alternate do not."""
+    if one.device.type == "meta" or 0 in (one.numel(), other.numel()):
+        return False
+    (first, size), (second, width) = sorted((_span(one), _span(other)))
+    if first + size <= second:
+        return False
+    pitch = one.stride(0) * one.element_size()
+    if one.dim() != other.dim() or pitch == 0 or pitch != other.stride(0) * other.element_size():
+        return True
+    (first, size), (second, width) = ((t.data_ptr(), _span(t[0])[1]) for t in (one, other))
+    ahead = (second - first) % pitch
+    return not size <= ahead <= pitch - width
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Address of a tensor's first byte and how many it reaches over."""
+    last = sum(stride * (n - 1) for stride, n in zip(tensor.stride(), tensor.shape, strict=True))
+    return tensor.data_ptr(), (last + 1) * tensor.element_size()

@@ -3,6 +3,8 @@
 A file holds `{"kernel": NAME, "why": TEXT, "architectures": {"sm_90": [ROW, ...], ...}}`. A row is
 `{"when": {QUANTITY: [LOW, HIGH]}, "meta": {CONSTEXPR: VALUE}, "num_warps": W, "num_stages": S}`: it applies where every
 named quantity lies in its closed range (null: no limit), and always without `when`. The first that applies is taken.
+Beside what a kernel names, `shared` is the bytes of shared memory that a thread block may ask for: rows that need more
+than the 99 KiB of sm_86, sm_89 and sm_120 say so, and there a smaller one further down is taken.
 No configuration is searched for at run time: the same shape on the same GPU always launches the same code.
 """
 
@@ -73,8 +75,9 @@ def select(kernel: str, tensor: torch.Tensor, **quantities: int) -> Config:
 
     Raises ValueError where the architecture has no row for them.
     """
-    arch = target(tensor).arch
-    for row in rows(kernel, arch):
-        if row.applies(quantities):
+    of = target(tensor)
+    for row in rows(kernel, of.arch):
+        if row.applies({**quantities, "shared": of.shared}):
             return row.config
-    raise ValueError(f"{kernel} has no configuration for {arch} at {quantities}")
+    held = f"{of.arch} with {of.shared // 1024} KiB of shared memory"
+    raise ValueError(f"{kernel} has no configuration for {held} at {quantities}")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import torch
 
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config
 
-from .paged_launch import Paged, Scores, attend_paged
+from .paged_launch import Paged, attend_paged
 from .paged_reference import causal, paged_reference
+from .scores import Scores
 
 
+@entry
 def paged_decode(
     q: torch.Tensor,
     cache: Paged,
@@ -33,17 +36,18 @@ def paged_decode(
     cache : keys and values in pages of 16, 32, 64 or 128 tokens, in the dtype of q, or float8_e4m3fn with its scales.
         The last dimension must be packed, the others be multiples of 16 bytes apart, and k and v have equal strides:
         halves of one tensor will do, and so will [pages, kv_heads, page, head_dim] with two dimensions transposed.
-        Lengths count the q_len new tokens; of the table only the pages that a length needs are read. What lies in
-        unused slots and pages does not matter. FP8 is dequantised to fp16, so a query must not hold infinities; without
-        FP8 hardware (sm_80) NaN in the cache reads as 480.
+        At least one page, and a table with room for 2^30 tokens at most. Lengths count the q_len new tokens; of the
+        table only the pages that a length needs are read. What lies in unused slots and pages does not matter. FP8 is
+        dequantised to fp16, so a query must not hold infinities; without FP8 instructions (before sm_89) NaN in the
+        cache reads as 480.
     scale : factor of the scores, above 0; 1 / sqrt(head_dim) unless given.
-    window : a query sees this many keys up to its own position, itself among them.
+    window : a query sees this many keys up to its own position, itself among them; up to 2^30.
     softcap : scores x become softcap * tanh(x / softcap), before the mask.
     sinks : [heads], a score per head that joins the denominator and weighs nothing (gpt-oss).
     max_length : the longest length as a plain int, for the number of pieces alone (results are right without it); the
         table's capacity unless given.
     splits : pieces to cut the keys into; chosen from the number of multiprocessors unless given (`split_count`).
-    out : tensors to write instead of new ones; contiguous, as returned.
+    out : tensors to write instead of new ones; contiguous, as returned, apart from the others.
     config : launch configuration instead of the table's.
 
     Returns
@@ -65,7 +69,7 @@ def paged_decode(
     Nothing is read on the host, so it can be captured. Method: split keys and merge, as in
     https://pytorch.org/blog/flash-decoding.
     """
-    scores = Scores(q.shape[-1] ** -0.5 if scale is None else scale, window, softcap, sinks)
+    scores = Scores(scale, window, softcap, sinks)
     return attend_paged(
         "attention_decode", q, cache, scores, max_length=max_length, splits=splits, out=out, config=config
     )
@@ -82,5 +86,5 @@ def decode_reference(
     dtype: torch.dtype = torch.float64,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What `paged_decode` returns, computed by plain torch in `dtype` from the whole score matrix."""
-    scores = Scores(q.shape[-1] ** -0.5 if scale is None else scale, window, softcap, sinks)
+    scores = Scores(scale, window, softcap, sinks)
     return paged_reference(q, cache, scores, causal(q.shape[1], cache.lengths, window), dtype)

@@ -6,7 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from perfmodel.kernels.checks import check_tensor, require
+from perfmodel.kernels.checks import MOST, check_apart, check_range, check_tensor, require
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config, select
 
 from .softmax_blocks import FLOOR, LOG2E, finish, weigh
@@ -40,6 +41,7 @@ def merge_kernel(
     tl.store(merged_ptr + row + tl.arange(0, 1), merged)
 
 
+@entry
 def merge_attention(
     partial: torch.Tensor,
     lse: torch.Tensor,
@@ -53,10 +55,10 @@ def merge_attention(
     Parameters
     ----------
     partial : [..., pieces, head_dim], the output over each piece; float32, float16 or bfloat16, contiguous; head_dim is
-        64, 128, 256 or 512. Values whose lse is -inf do not count, NaN or not.
+        64, 128, 256 or 512. Up to 2^31 - 1 rows and 2^30 pieces. Values whose lse is -inf do not count, NaN or not.
     lse : [..., pieces] float32, the natural log-sum-exp of each piece's scores; -inf for a piece without a key.
     dtype : of the result; that of `partial` unless given.
-    out : tensors to write instead of new ones; contiguous, as returned.
+    out : tensors to write instead of new ones; contiguous, as returned, apart from the others.
     config : launch configuration instead of the table's.
 
     Returns
@@ -72,11 +74,11 @@ def merge_attention(
     -----
     lse = ln(sum_i exp(lse_i)); out = sum_i exp(lse_i - lse) out_i. Summed in FP32.
     """
-    require(isinstance(partial, torch.Tensor) and partial.dim() >= 2, "partial needs the dimensions [..., pieces, D]")
+    require(partial.dim() >= 2, f"partial has shape {tuple(partial.shape)}, [..., pieces, head_dim] is needed")
     check_tensor("partial", partial, [None] * partial.dim(), DTYPES)
     check_tensor("lse", lse, partial.shape[:-1], [torch.float32], like=partial, align=4)
     pieces, head_dim = partial.shape[-2:]
-    require(pieces >= 1, "partial has no pieces")
+    check_range("the number of pieces", pieces, 1, 2**30)
     require(head_dim in HEAD_DIMS, f"head_dim is {head_dim}, {', '.join(map(str, HEAD_DIMS))} are supported")
     dtype = partial.dtype if dtype is None else dtype
     require(dtype in DTYPES, f"dtype is {dtype}, float32, float16 or bfloat16 is needed")
@@ -87,7 +89,10 @@ def merge_attention(
         merged, mass = out
         check_tensor("out[0]", merged, (*partial.shape[:-2], head_dim), [dtype], like=partial)
         check_tensor("out[1]", mass, partial.shape[:-2], [torch.float32], like=partial, align=4)
+        check_apart("out[0]", merged, {"out[1]": mass, "partial": partial, "lse": lse})
+        check_apart("out[1]", mass, {"partial": partial, "lse": lse})
     rows = mass.numel()
+    check_range("the number of rows", rows, 0, MOST)
     if rows == 0:
         return merged, mass
     if config is None:

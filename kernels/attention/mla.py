@@ -7,15 +7,25 @@ from dataclasses import dataclass
 
 import torch
 
-from perfmodel.kernels.checks import check_range, check_tensor, require
+from perfmodel.kernels.checks import check_tensor, require
 from perfmodel.kernels.device import interpreted, target
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config, select
 
-from .merge import merge_attention
 from .mla_kernel import mla_kernel
-from .paged_launch import DTYPES, FP8, Scores, check_fp8_scale, check_pages, check_places, outputs, partials
+from .paged_launch import (
+    FP8,
+    check_fp8_scale,
+    check_pages,
+    check_places,
+    launch_plan,
+    longest,
+    merged,
+    outputs,
+    partials,
+)
 from .paged_reference import causal, gathered, softmax_attention
-from .splits import split_count
+from .scores import DTYPES, Scores
 
 LATENT, ROPE = 512, 64
 """Columns of a cached token: the compressed key and value, and the rotary key that all heads share."""
@@ -36,6 +46,7 @@ class Latents:
     scale: torch.Tensor | None = None
 
 
+@entry
 def mla_decode(
     q: torch.Tensor,
     latents: Latents,
@@ -53,14 +64,14 @@ def mla_decode(
     q : [sequences, q_len, heads, 576], float16 or bfloat16, contiguous: 512 columns already multiplied with the key
         up-projection (absorbed), then the 64 rotary ones, of the last q_len tokens of each sequence. At most 65535
         sequences.
-    latents : vectors in pages of 16, 32, 64 or 128 tokens, in the dtype of q, or float8_e4m3fn with one scale. The last
-        dimension must be packed and the others a multiple of 16 bytes apart. Lengths count the q_len new tokens. FP8 is
-        handled as in `paged_decode`.
+    latents : vectors in pages of 16, 32, 64 or 128 tokens (at least one page), in the dtype of q, or float8_e4m3fn
+        with one scale. The last dimension must be packed and the others a multiple of 16 bytes apart. Lengths count the
+        q_len new tokens. The table has room for 2^30 tokens at most. FP8 is handled as in `paged_decode`.
     scale : factor of the scores, above 0. It goes with the head before absorption: 1 / sqrt(128 + 64) for DeepSeek-V3,
         times what its YaRN asks for.
     max_length : the longest length as a plain int, for the number of pieces alone; the table's capacity unless given.
     splits : pieces to cut the tokens into; chosen from the number of multiprocessors unless given (`split_count`).
-    out : tensors to write instead of new ones; contiguous, as returned.
+    out : tensors to write instead of new ones; contiguous, as returned, apart from the others.
     config : launch configuration instead of the table's.
 
     Returns
@@ -82,30 +93,23 @@ def mla_decode(
     """
     fp8 = latents.cache.dtype == FP8
     _check(q, latents, scale, fp8)
-    attended, lse = outputs(q, LATENT, out)
-    if q.numel() == 0:
-        return attended, lse
-    sequences, q_len, heads, _ = q.shape
+    results = outputs(q, LATENT, out, {"latents.cache": latents.cache})
     page = latents.cache.shape[1]
-    capacity = latents.table.shape[1] * page
-    longest = capacity if max_length is None else max_length
-    check_range("max_length", longest, 0, capacity)
+    seen = longest(max_length, "latents", latents.table, page)
+    if q.numel() == 0:
+        return results
+    sequences, q_len, heads, _ = q.shape
     if config is None:
         config = select("attention_mla", q, rows=q_len * heads, page=page, fp8=int(fp8))
-    meta = dict(config.options())
-    resident = int(meta.pop("RESIDENT", 1))
-    row_blocks = -(-q_len * heads // int(meta["BLOCK_M"]))
-    if splits is None:
-        slots = target(q).sm_count * resident
-        splits = split_count(sequences * row_blocks, slots, -(-longest // int(meta["BLOCK_N"])))
-    partial, mass = partials(attended, lse, splits)
+    meta, row_blocks, splits = launch_plan(q, config, q_len * heads, sequences, seen, splits)
+    parts = partials(*results, splits)
     cache = latents.cache.view(torch.int16) if fp8 else latents.cache
     mla_kernel[(row_blocks, splits, sequences)](
-        q, cache, latents.table, latents.lengths, latents.scale, partial, mass, scale * math.log2(math.e), q_len,
+        q, cache, latents.table, latents.lengths, latents.scale, *parts, scale * math.log2(math.e), q_len,
         splits, latents.table.stride(0), cache.stride(0), cache.stride(1), HEADS=heads, LATENT=LATENT, ROPE=ROPE,
-        PAGE=page, PARTIAL=splits > 1, FP8=fp8, BITS=target(q).arch == "sm_80", ASM=not interpreted(), **meta,
+        PAGE=page, PARTIAL=splits > 1, FP8=fp8, BITS=not target(q).fp8, ASM=not interpreted(), **meta,
     )  # fmt: skip
-    return (attended, lse) if splits == 1 else merge_attention(partial, mass, dtype=q.dtype, out=(attended, lse))
+    return merged(parts, results)
 
 
 def _check(q: torch.Tensor, latents: Latents, scale: float, fp8: bool) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import torch
 
-from .paged_launch import Paged, Scores
+from .paged_launch import Paged
+from .scores import Scores
 
 Seen = Callable[[int, torch.Tensor], torch.Tensor]
 """(sequence, key positions [keys]) -> which keys its queries see, [q_len, keys] of booleans."""
@@ -26,7 +27,7 @@ def softmax_attention(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output [q_len, heads, D] and lse [q_len, heads] of q [q_len, heads, D] over k, v [keys, kv_heads, D]."""
     group = q.shape[1] // k.shape[1]
-    x = torch.einsum("qhd,khd->qhk", q, k.repeat_interleave(group, 1)) * scores.scale
+    x = torch.einsum("qhd,khd->qhk", q, k.repeat_interleave(group, 1)) * scores.factor(q.shape[-1])
     if scores.softcap is not None:
         x = scores.softcap * torch.tanh(x / scores.softcap)
     x = x.masked_fill(~seen[:, None, :], -math.inf)

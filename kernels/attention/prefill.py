@@ -11,20 +11,20 @@ from dataclasses import dataclass
 
 import torch
 
-from perfmodel.kernels.checks import check_range, check_tensor, require
+from perfmodel.kernels.checks import check_apart, check_range, check_tensor, require
 from perfmodel.kernels.device import prepare_descriptors
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config, select
 
 from .prefill_pointer import prefill_pointer_kernel
 from .prefill_tma import prefill_tma_kernel
-
-HEAD_DIMS = (64, 128, 256)
-DTYPES = (torch.float16, torch.bfloat16)
+from .scores import DTYPES, LONGEST, Scores, check_head_dim, check_heads, check_scores
 
 L2_BYTES = 32 * 2**20
 """Keys and values that are worked on at a time, so that L2 (40 MB on A100, 50 MB on H100) keeps them. [bytes]"""
 
-_LOG2E = math.log2(math.e)
+WIDEST = 2**23 - 8
+"""Largest distance of two tokens, in elements: offsets within a tile, of up to 256 tokens, are 32-bit."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,10 @@ class _Sizes:
 @dataclass(frozen=True)
 class _Options:
     causal: bool
-    scale: float
-    window: int | None
-    softcap: float | None
-    sinks: torch.Tensor | None
+    scores: Scores
 
 
+@entry
 def prefill_attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -83,18 +81,19 @@ def prefill_attention(
     q : [sequences, queries, heads, head_dim], or [total queries, heads, head_dim] with `packed`; float16 or bfloat16.
     k, v : [sequences, keys, kv_heads, head_dim], or [total keys, kv_heads, head_dim]; the dtype of q. heads must be a
         multiple of kv_heads: query head h reads key head h // (heads / kv_heads). head_dim is 64, 128 or 256. The last
-        dimension must be packed, other strides be multiples of 8 elements: slices of a fused projection will do.
+        dimension must be packed, other strides be multiples of 8 elements above 0: slices of a fused projection will
+        do, expanded tensors will not. Up to 2^30 tokens, less than 2^23 elements apart.
     causal : query i of a sequence sees keys up to i + keys - queries: the last query sees the last key (aligned to
         the bottom right, as in FlashAttention 2 and later). With more queries than keys the first rows see none.
     scale : factor of the scores, above 0; 1 / sqrt(head_dim) unless given.
     window : a query sees this many keys up to its own position, itself among them (what Hugging Face configurations
-        call sliding_window; window_size = (window - 1, ...) of FlashAttention). Holds without `causal` too.
+        call sliding_window; window_size = (window - 1, ...) of FlashAttention); up to 2^30. Holds without `causal` too.
     softcap : scores x become softcap * tanh(x / softcap), before the mask.
     sinks : [heads], a score per head that joins the denominator and weighs nothing (gpt-oss).
     packed : where the sequences of packed tensors begin.
     warp_specialized : loads and products in warps of their own, where the table has a row for it (sm_90 and
         sm_100, head_dim 64 and 128, not packed; ValueError elsewhere).
-    out : tensors to write instead of new ones; contiguous, as returned.
+    out : tensors to write instead of new ones; contiguous, as returned, apart from the others.
     config : launch configuration instead of the table's.
 
     Returns
@@ -113,13 +112,14 @@ def prefill_attention(
     Notes
     -----
     out = sum_j exp(x_j - lse) v_j with x_j = scale * q . k_j, accumulated in FP32; weights are rounded to the dtype of
-    v before they multiply it. At most 2^31 - 1 tokens a tensor; no token is read on the host, so it can be captured.
+    v before they multiply it. Tiles of queries times heads are at most 2^31 - 1. No token is read on the host, so it
+    can be captured.
     """
     sizes = _sizes(q, k, v, packed)
-    factor = sizes.head_dim**-0.5 if scale is None else scale
-    _check_options(q, sizes, factor, window, softcap, sinks)
-    results = _outputs(q, sizes, out, packed is not None)
-    options = _Options(causal, factor, window if window is not None and window < sizes.keys else None, softcap, sinks)
+    check_scores(q, Scores(scale, window, softcap, sinks))
+    results = _outputs((q, k, v), sizes, out, packed is not None)
+    seen = window if window is not None and window < sizes.keys else None
+    options = _Options(causal, Scores(scale, seen, softcap, sinks))
     if config is None:
         config = select(
             "attention_prefill",
@@ -128,7 +128,7 @@ def prefill_attention(
             queries=sizes.queries,
             keys=sizes.keys,
             packed=int(packed is not None),
-            windowed=int(options.window is not None),
+            windowed=int(seen is not None),
             capped=int(softcap is not None),
             specialized=int(warp_specialized),
         )
@@ -156,20 +156,14 @@ def _launch(
     # An empty tensor has no address to describe, and nothing of it is read: let the kernel hold q's instead.
     keys, values = (k, v) if k.numel() else (q, q)
     starts = (None, None) if packed is None else (packed.starts_q, packed.starts_k)
+    scores = options.scores
     kernel[(tiles * pairs,)](
-        q, keys, values, *results, options.sinks, *starts, *_in_log2(options.scale, options.softcap), options.window,
+        q, keys, values, *results, scores.sinks, *starts, *scores.in_log2(sizes.head_dim), scores.window,
         sizes.queries, sizes.keys, tiles, pairs, _section(sizes, q.element_size()), sizes.heads,
         sizes.heads // sizes.kv_heads,
         *_strides(q), *_strides(k), *_strides(v), *_strides(results[0]), *_row_strides(results[1]),
         D=sizes.head_dim, CAUSAL=options.causal, **meta,
     )  # fmt: skip
-
-
-def _in_log2(scale: float, softcap: float | None) -> tuple[float, float | None]:
-    """Scale and cap as `softmax_blocks.capped` takes them."""
-    if softcap is None:
-        return scale * _LOG2E, None
-    return 2 * scale * _LOG2E / softcap, softcap * _LOG2E
 
 
 def _section(sizes: _Sizes, element: int) -> int:
@@ -196,10 +190,10 @@ def _sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed | N
     check_tensor("k", k, [*dims[:-1], q.shape[-1]], [q.dtype], like=q, contiguous=False)
     check_tensor("v", v, k.shape, [q.dtype], like=q, contiguous=False)
     for name, tensor in (("q", q), ("k", k), ("v", v)):
-        _check_strides(name, tensor)
+        _check_layout(name, tensor)
     heads, head_dim, kv_heads = q.shape[-2], q.shape[-1], k.shape[-2]
-    require(head_dim in HEAD_DIMS, f"head_dim is {head_dim}, {', '.join(map(str, HEAD_DIMS))} are supported")
-    require(kv_heads > 0 and heads % kv_heads == 0, f"q has {heads} heads, a multiple of k's {kv_heads} is needed")
+    check_head_dim(head_dim)
+    check_heads(heads, kv_heads, "k")
     if packed is None:
         require(k.shape[0] == q.shape[0], f"k has {k.shape[0]} sequences, q has {q.shape[0]}")
         return _Sizes(q.shape[0], heads, kv_heads, head_dim, q.shape[1], k.shape[1])
@@ -211,37 +205,34 @@ def _sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed | N
     return _Sizes(packed.starts_q.numel() - 1, heads, kv_heads, head_dim, packed.max_q, packed.max_k)
 
 
-def _check_strides(name: str, tensor: torch.Tensor) -> None:
-    strides = tensor.stride()
+def _check_layout(name: str, tensor: torch.Tensor) -> None:
+    strides, tokens = tensor.stride(), tensor.shape[-3]
     require(tensor.numel() < 2 or strides[-1] == 1, f"{name} has strides {strides}; the last must be 1")
     require(
         not any(n % 8 for n in strides[:-1]), f"{name} has strides {strides}; all but the last must be multiples of 8"
     )
-
-
-def _check_options(
-    q: torch.Tensor,
-    sizes: _Sizes,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-) -> None:
-    require(0 < scale < math.inf, f"scale is {scale}, a number above 0 is needed")
-    require(window is None or window >= 1, f"window is {window}, at least 1 is needed (a query sees its own key)")
-    require(softcap is None or 0 < softcap < math.inf, f"softcap is {softcap}, a number above 0 or None is needed")
-    if sinks is not None:
-        check_tensor("sinks", sinks, [sizes.heads], [torch.float32, *DTYPES], like=q)
+    expanded = any(stride == 0 and n > 1 for stride, n in zip(strides, tensor.shape, strict=True))
+    require(not expanded, f"{name} has strides {strides}; an expanded tensor is not supported, call .contiguous()")
+    check_range(f"the number of tokens of {name}", tokens, 0, LONGEST)
+    if tokens > 1:
+        check_range(f"the distance of two tokens of {name}", strides[-3], 0, WIDEST)
 
 
 def _outputs(
-    q: torch.Tensor, sizes: _Sizes, out: tuple[torch.Tensor, torch.Tensor] | None, is_packed: bool
+    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    sizes: _Sizes,
+    out: tuple[torch.Tensor, torch.Tensor] | None,
+    is_packed: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    q, k, v = given
+    check_range("the numbers of all heads (heads x head_dim)", sizes.heads * sizes.head_dim, 0, WIDEST)
     shape = (sizes.heads, q.shape[0]) if is_packed else (sizes.sequences, sizes.heads, sizes.queries)
     if out is None:
         return torch.empty(q.shape, dtype=q.dtype, device=q.device), torch.empty(shape, device=q.device)
     check_tensor("out[0]", out[0], q.shape, [q.dtype], like=q)
     check_tensor("out[1]", out[1], shape, [torch.float32], like=q)
+    check_apart("out[0]", out[0], {"out[1]": out[1], "q": q, "k": k, "v": v})
+    check_apart("out[1]", out[1], {"q": q, "k": k, "v": v})
     return out
 
 
@@ -259,38 +250,38 @@ def prefill_reference(
     dtype: torch.dtype = torch.float64,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What `prefill_attention` returns, computed by plain torch in `dtype` from the whole score matrix."""
-    options = _Options(causal, q.shape[-1] ** -0.5 if scale is None else scale, window, softcap, sinks)
+    options = (causal, Scores(scale, window, softcap, sinks))
     if packed is None:
-        pairs = [_reference_one(*each, options) for each in zip(q.to(dtype), k.to(dtype), v.to(dtype), strict=True)]
+        pairs = [_reference_one(*each, *options) for each in zip(q.to(dtype), k.to(dtype), v.to(dtype), strict=True)]
         return torch.stack([out for out, _ in pairs]), torch.stack([lse for _, lse in pairs])
     rows, columns = packed.starts_q.tolist(), packed.starts_k.tolist()
     out = torch.zeros(q.shape, dtype=dtype, device=q.device)
     lse = torch.zeros(q.shape[1], q.shape[0], dtype=dtype, device=q.device)
     for i in range(len(rows) - 1):
         at, of = slice(rows[i], rows[i + 1]), slice(columns[i], columns[i + 1])
-        out[at], lse[:, at] = _reference_one(q[at].to(dtype), k[of].to(dtype), v[of].to(dtype), options)
+        out[at], lse[:, at] = _reference_one(q[at].to(dtype), k[of].to(dtype), v[of].to(dtype), *options)
     return out, lse
 
 
 def _reference_one(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: _Options
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, of: Scores
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One sequence: q [queries, heads, head_dim], k and v [keys, kv_heads, head_dim]."""
-    group = q.shape[1] // k.shape[1]
-    scores = torch.einsum("qhd,khd->hqk", q, k.repeat_interleave(group, 1)) * options.scale
-    if options.softcap is not None:
-        scores = options.softcap * torch.tanh(scores / options.softcap)
+    group, (window, softcap, sinks) = q.shape[1] // k.shape[1], (of.window, of.softcap, of.sinks)
+    scores = torch.einsum("qhd,khd->hqk", q, k.repeat_interleave(group, 1)) * of.factor(q.shape[-1])
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
     at = torch.arange(q.shape[0], device=q.device)[:, None] + k.shape[0] - q.shape[0]
     column = torch.arange(k.shape[0], device=q.device)[None, :]
     hidden = torch.zeros(q.shape[0], k.shape[0], dtype=torch.bool, device=q.device)
-    if options.causal:
+    if causal:
         hidden |= column > at
-    if options.window is not None:
-        hidden |= column <= at - options.window
+    if window is not None:
+        hidden |= column <= at - window
     scores = scores.masked_fill(hidden, -math.inf)
     counted = scores
-    if options.sinks is not None:
-        sink = options.sinks.to(scores.dtype)[:, None, None].expand(-1, q.shape[0], 1)
+    if sinks is not None:
+        sink = sinks.to(scores.dtype)[:, None, None].expand(-1, q.shape[0], 1)
         counted = torch.cat([scores, sink], 2)
     lse = torch.logsumexp(counted, 2)
     weights = torch.where(torch.isneginf(lse)[:, :, None], 0.0, torch.exp(scores - lse[:, :, None]))

@@ -13,10 +13,12 @@ import torch
 import triton
 import triton.language as tl
 
-from perfmodel.kernels.checks import check_tensor, require
+from perfmodel.kernels.checks import check_range, check_tensor, require
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config, select
 
-from .prefill import DTYPES, HEAD_DIMS, prefill_reference
+from .prefill import WIDEST, prefill_reference
+from .scores import DTYPES, LONGEST, Scores, check_head_dim, check_heads
 
 SCORE_DTYPES = (*DTYPES, torch.float32)
 ROW_MULTIPLE = 16
@@ -127,6 +129,7 @@ def _values_kernel(
     tl.store(o_base + m[:, None] * o_row + across[None, :], acc.to(out_ptr.dtype.element_ty), mask=here)
 
 
+@entry
 def attention_scores(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -138,14 +141,15 @@ def attention_scores(
     """scale * Q K^T of every head, written to memory: [sequences, heads, queries, keys], nothing masked.
 
     q [sequences, queries, heads, head_dim], k [sequences, keys, kv_heads, head_dim]: float16 or bfloat16, contiguous;
-    heads a multiple of kv_heads; head_dim 64, 128 or 256. scale: 1 / sqrt(head_dim) unless given. dtype: of the scores,
-    that of q unless given, or float32. The result is a view whose rows lie a multiple of 16 elements apart.
+    heads a multiple of kv_heads; head_dim 64, 128 or 256; up to 2^30 queries and keys. scale: 1 / sqrt(head_dim) unless
+    given. dtype: of the scores, that of q unless given, or float32. The result is a view whose rows lie a multiple of
+    16 elements apart.
     Raises KernelInputError for arguments that do not fit.
     """
     _check_pair(q, k, "k")
     kind = q.dtype if dtype is None else dtype
     require(kind in SCORE_DTYPES, f"dtype is {kind}; scores are float16, bfloat16 or float32")
-    factor = q.shape[3] ** -0.5 if scale is None else scale
+    factor = Scores(scale).factor(q.shape[3])
     require(math.isfinite(factor), f"scale is {factor}, a finite number is needed")
     sequences, queries, heads, head_dim = q.shape
     keys, row = k.shape[1], -(-k.shape[1] // ROW_MULTIPLE) * ROW_MULTIPLE
@@ -163,6 +167,7 @@ def attention_scores(
     return scores
 
 
+@entry
 def attention_softmax(scores: torch.Tensor, *, causal: bool = True, config: Config | None = None) -> torch.Tensor:
     """Replace each row of the scores by its softmax, and return them: [sequences, heads, queries, keys].
 
@@ -184,6 +189,7 @@ def attention_softmax(scores: torch.Tensor, *, causal: bool = True, config: Conf
     return scores
 
 
+@entry
 def attention_values(p: torch.Tensor, v: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:
     """P V: the output [sequences, queries, heads, head_dim], typed like v.
 
@@ -195,7 +201,9 @@ def attention_values(p: torch.Tensor, v: torch.Tensor, *, config: Config | None 
     sequences, heads, queries, keys = p.shape
     check_tensor("v", v, [sequences, keys, None, None], DTYPES, like=p)
     kv_heads, head_dim = v.shape[2:]
-    _check_heads(heads, kv_heads, head_dim, "v")
+    check_head_dim(head_dim)
+    check_heads(heads, kv_heads, "v", "p")
+    check_range("the numbers of all heads (heads x head_dim)", heads * head_dim, 0, WIDEST)
     out = torch.empty((sequences, queries, heads, head_dim), dtype=v.dtype, device=v.device)
     if config is None:
         config = select("attention_standard_values", v, head_dim=head_dim, queries=queries, keys=keys)
@@ -211,6 +219,7 @@ def attention_values(p: torch.Tensor, v: torch.Tensor, *, config: Config | None 
     return out
 
 
+@entry
 def standard_attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -236,14 +245,11 @@ def standard_attention(
 def _check_pair(q: torch.Tensor, other: torch.Tensor, name: str) -> None:
     check_tensor("q", q, [None] * 4, DTYPES)
     check_tensor(name, other, [q.shape[0], None, None, q.shape[3]], [q.dtype], like=q)
-    _check_heads(q.shape[2], other.shape[2], q.shape[3], name)
-
-
-def _check_heads(heads: int, kv_heads: int, head_dim: int, name: str) -> None:
-    require(head_dim in HEAD_DIMS, f"head_dim is {head_dim}, {', '.join(map(str, HEAD_DIMS))} are supported")
-    require(
-        kv_heads > 0 and heads % kv_heads == 0, f"there are {heads} heads, a multiple of {name}'s {kv_heads} is needed"
-    )
+    check_head_dim(q.shape[3])
+    check_heads(q.shape[2], other.shape[2], name)
+    check_range("the number of queries", q.shape[1], 0, LONGEST)
+    check_range("the number of keys", other.shape[1], 0, LONGEST)
+    check_range("the numbers of all heads (heads x head_dim)", q.shape[2] * q.shape[3], 0, WIDEST)
 
 
 def _check_scores(scores: torch.Tensor) -> None:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import torch
 
 from perfmodel.kernels.checks import check_tensor, require
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config
 
-from .paged_launch import Paged, Scores, attend_paged
+from .paged_launch import Paged, attend_paged
 from .paged_reference import descendants, paged_reference
+from .scores import Scores
 
 MOST_NODES = 64
 """Nodes of a tree: the bits of an int64 ancestor mask."""
 
+INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
+"""Types of parents."""
 
+
+@entry
 def tree_attention(
     q: torch.Tensor,
     cache: Paged,
@@ -56,29 +62,38 @@ def tree_attention(
     Masks are looked at in the last blocks of keys only, those that hold tree nodes; before them no score is masked.
     A node's rotary position is that of its depth, which is the caller's business.
     """
-    scores = Scores(q.shape[-1] ** -0.5 if scale is None else scale, None, softcap, sinks)
     require(q.dim() == 4, f"q has shape {tuple(q.shape)}, (sequences, nodes, heads, head_dim) is needed")
     require(1 <= q.shape[1] <= MOST_NODES, f"q has {q.shape[1]} nodes, 1 to {MOST_NODES} are supported")
     check_tensor("ancestors", ancestors, q.shape[:2], [torch.int64], like=q, align=8)
     return attend_paged(
-        "attention_tree", q, cache, scores, ancestors=ancestors, max_length=max_length, splits=splits, out=out,
-        config=config,
+        "attention_tree", q, cache, Scores(scale, None, softcap, sinks), ancestors=ancestors, max_length=max_length,
+        splits=splits, out=out, config=config,
     )  # fmt: skip
 
 
+@entry
 def ancestor_masks(parents: torch.Tensor) -> torch.Tensor:
     """Bit masks [sequences, nodes] int64 from each node's parent, [sequences, nodes] integers.
 
     A parent comes before its children; -1 marks a node whose parent is the last token before the tree. Bit j of node
-    i's mask is set for i itself and for each of its ancestors. Plain torch on the device of `parents`, one step a node,
-    nothing read on the host.
+    i's mask is set for i itself and for each of its ancestors. 1 to 64 nodes. Plain torch on the device of `parents`,
+    one step a node. On a GPU nothing is read on the host, and a parent that does not come before its child counts as
+    -1; on the CPU it is refused. Raises KernelInputError.
     """
+    require(parents.dim() == 2, f"parents has shape {tuple(parents.shape)}, (sequences, nodes) is needed")
+    require(parents.dtype in INTEGERS, f"parents is {str(parents.dtype).removeprefix('torch.')}, integers are needed")
     sequences, nodes = parents.shape
     require(1 <= nodes <= MOST_NODES, f"parents has {nodes} nodes, 1 to {MOST_NODES} are supported")
+    before = (parents >= -1) & (parents < torch.arange(nodes, device=parents.device))
+    if parents.device.type == "cpu" and not bool(before.all()):
+        sequence, node = (~before).nonzero()[0].tolist()
+        found = int(parents[sequence, node])
+        require(False, f"parents[{sequence}, {node}] is {found}, a node before {node} or -1 is needed")
+    parents = torch.where(before & (parents >= 0), parents, nodes).long()
     masks = torch.zeros(sequences, nodes + 1, dtype=torch.int64, device=parents.device)
     for i in range(nodes):
         own = torch.full((sequences,), 1 << i if i < 63 else -(1 << 63), dtype=torch.int64, device=parents.device)
-        above = masks.gather(1, torch.where(parents[:, i] < 0, nodes, parents[:, i]).long()[:, None])[:, 0]
+        above = masks.gather(1, parents[:, i : i + 1])[:, 0]
         masks[:, i] = own | above
     return masks[:, :nodes].contiguous()
 
@@ -94,5 +109,5 @@ def tree_reference(
     dtype: torch.dtype = torch.float64,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What `tree_attention` returns, computed by plain torch in `dtype` from the whole score matrix."""
-    scores = Scores(q.shape[-1] ** -0.5 if scale is None else scale, None, softcap, sinks)
+    scores = Scores(scale, None, softcap, sinks)
     return paged_reference(q, cache, scores, descendants(ancestors, cache.lengths), dtype)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config
 
 from .launch import check_operands, choose, multiply
 
 
+@entry
 def gemm_dense(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -22,8 +24,9 @@ def gemm_dense(
     out[m, n] = sum over k of a[m, k] b[n, k]
 
     a: activations [M, K], bf16 or fp16. b: weights [N, K] of the same type, laid out as in `torch.nn.Linear`. out:
-    [M, N], the same type; made if not given. All contiguous, 16-byte aligned. Any M, N >= 0, K >= 1: K a multiple of
-    8 loads 16 bytes at a time, others an element at a time.
+    [M, N], the same type; made if not given, apart from the others. All contiguous, 16-byte aligned. M, N >= 0 and
+    K >= 1 up to `launch`'s limits (MOST_ROWS, LONGEST): K a multiple of 8 loads 16 bytes at a time, others an element
+    at a time.
 
     Few rows, or too few tiles for the multiprocessors, are computed in parts along K that a second kernel sums in
     a fixed order: equal calls give equal bits. warp_specialized: loads and products in warps of their own, where the

@@ -6,18 +6,20 @@ import torch
 
 from perfmodel.kernels.checks import require
 from perfmodel.kernels.device import target
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config
 
 from .launch import check_operands, choose, multiply
-from .scales import Scales, check_scale
+from .scales import check_scales
 
 
 def require_fp8(a: torch.Tensor) -> None:
-    """KernelInputError on an architecture whose kernels have no FP8."""
+    """KernelInputError on a GPU that takes the configurations of sm_80, among which there are none for FP8."""
     arch = target(a).arch
-    require(arch != "sm_80", f"FP8 products need sm_90 or later, this is {arch}; use gemm_w8a8 or gemm_dense")
+    require(arch != "sm_80", f"FP8 products need sm_90 or sm_100, this takes {arch}'s; use gemm_w8a8 or gemm_dense")
 
 
+@entry
 def gemm_fp8(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -33,8 +35,9 @@ def gemm_fp8(
     out[m, n] = scale_a[m] scale_b[n] sum over k of a[m, k] b[n, k]
 
     a: activations [M, K], b: weights [N, K], both float8_e4m3fn. scale_a: fp32, one number ([] or [1]) or one a row
-    [M]. scale_b: fp32, one number or one an output channel [N]. out: [M, N] bf16, made if not given. All contiguous;
-    a, b and out 16-byte aligned. Any M, N >= 0, K >= 1; K a multiple of 16 is fast.
+    [M]. scale_b: fp32, one number or one an output channel [N]. out: [M, N] bf16, made if not given, apart from the
+    others. All contiguous; a, b and out 16-byte aligned. M, N >= 0 and K >= 1 up to `launch`'s limits (MOST_ROWS,
+    LONGEST); K a multiple of 16 is fast.
 
     fast_accumulation: leave sums to the tensor cores, which on Hopper keep about 14 bits (DeepSeek-V3 technical report,
     arXiv 2412.19437, section 3.3.2: up to 2 % off for K = 4096); if False they are added to fp32 registers every 128 of
@@ -43,10 +46,9 @@ def gemm_fp8(
     """
     out = check_operands(a, b, out, [torch.float8_e4m3fn], torch.bfloat16)
     require_fp8(a)
-    check_scale("scale_a", scale_a, a.shape[0], a)
-    check_scale("scale_b", scale_b, b.shape[0], a)
+    scales = check_scales(scale_a, scale_b, out)
     config = choose("gemm_fp8", a, b, out, (128, 256), config, fast=int(fast_accumulation))
-    return multiply(a, b, out, config, scales=Scales(scale_a, scale_b))
+    return multiply(a, b, out, config, scales=scales)
 
 
 def gemm_fp8_reference(

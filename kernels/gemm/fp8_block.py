@@ -6,16 +6,17 @@ import torch
 import triton
 import triton.language as tl
 
-from perfmodel.kernels.checks import check_tensor, require
-from perfmodel.kernels.device import prepare_descriptors, target
+from perfmodel.kernels.checks import check_apart, check_tensor, require
+from perfmodel.kernels.device import prepare_descriptors
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config
 
 from .fp8 import require_fp8
-from .geometry import alignment, ceil_div, constants, per_split, persistent_programs
+from .geometry import ceil_div, constants, persistent_grid
 from .launch import check_operands, choose
-from .pointer import merge
+from .pointer import divide, merge
 from .scales import NO_SCALES
-from .tiles import column_halves, grouped_tile, load_k, split_range
+from .tiles import grouped_tile, load_k, row_at, rows_at, split_range, store_part, store_tile
 
 BLOCK = 128
 """Values along K, and weight rows, that share a scale (DeepSeek-V3)."""
@@ -56,10 +57,9 @@ def _block_persistent_kernel(
     HALVES: tl.constexpr,
     FLATTEN: tl.constexpr,
 ):
-    OUT_N: tl.constexpr = BLOCK_N // 2 if HALVES else BLOCK_N
     a_tiles = tl.make_tensor_descriptor(a, [M, K], [K, 1], [BLOCK_M, BLOCK_K])
     b_tiles = tl.make_tensor_descriptor(b, [N, K], [K, 1], [BLOCK_N, BLOCK_K])
-    out_tiles = tl.make_tensor_descriptor(out, [M, N], [N, 1], [BLOCK_M, OUT_N])
+    out_tiles = tl.make_tensor_descriptor(out, [M, N], [N, 1], [BLOCK_M, BLOCK_N // 2 if HALVES else BLOCK_N])
     num_m = tl.cdiv(M, BLOCK_M)
     num_n = tl.cdiv(N, BLOCK_N)
     k_tiles = tl.cdiv(K, BLOCK_K)
@@ -68,8 +68,8 @@ def _block_persistent_kernel(
         row = tile_m * BLOCK_M
         column = tile_n * BLOCK_N
         rows = tl.minimum(row + tl.arange(0, BLOCK_M), M - 1)
-        r_at = row_scale + rows.to(tl.int64) * scale_m
-        c_at = column_scale + (column // BLOCK_K) * k_tiles
+        r_at = row_at(row_scale, rows, scale_m)
+        c_at = row_at(column_scale, column // BLOCK_K, k_tiles)
         r = tl.load(r_at)
         c = tl.load(c_at)
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -77,17 +77,12 @@ def _block_persistent_kernel(
             x = a_tiles.load([row, k * BLOCK_K])
             w = b_tiles.load([column, k * BLOCK_K]).T
             after = _next_k(k, k_tiles)
-            r_after = tl.load(r_at + after.to(tl.int64) * scale_k)
+            r_after = tl.load(row_at(r_at, after, scale_k))
             c_after = tl.load(c_at + after)
             acc = _promoted(acc, x, w, r, c, False)
             r = r_after
             c = c_after
-        if HALVES:
-            left, right = column_halves(acc, BLOCK_M, BLOCK_N)
-            out_tiles.store([row, column], left.to(out.dtype.element_ty))
-            out_tiles.store([row, column + OUT_N], right.to(out.dtype.element_ty))
-        else:
-            out_tiles.store([row, column], acc.to(out.dtype.element_ty))
+        store_tile(out_tiles, acc, None, None, row, column, M, N, BLOCK_M, BLOCK_N, HALVES, 0, 0)
 
 
 @triton.jit(do_not_specialize=["M", "scale_m", "scale_k", "per_split"])
@@ -121,12 +116,11 @@ def _block_pointer_kernel(
     rows = tl.arange(0, BLOCK_M)
     columns = tl.arange(0, BLOCK_N)
     ks = begin * BLOCK_K + tl.arange(0, BLOCK_K)
-    last = tl.minimum(rows, M - 1 - row)
-    x_at = a + row.to(tl.int64) * K + (last * K)[:, None] + ks[None, :]
-    w_at = b + column.to(tl.int64) * K + (tl.minimum(columns, N - 1 - column) * K)[None, :] + ks[:, None]
-    r_at = row_scale + (row + last).to(tl.int64) * scale_m
-    c_at = column_scale + (column // BLOCK_K) * k_tiles
-    r = tl.load(r_at + begin.to(tl.int64) * scale_k)
+    x_at = rows_at(a, row, rows, M, K)[:, None] + ks[None, :]
+    w_at = rows_at(b, column, columns, N, K)[None, :] + ks[:, None]
+    r_at = row_at(row_scale, tl.minimum(row + rows, M - 1), scale_m)
+    c_at = row_at(column_scale, column // BLOCK_K, k_tiles)
+    r = tl.load(row_at(r_at, begin, scale_k))
     c = tl.load(c_at + begin)
     acc = tl.zeros((BLOCK_N, BLOCK_M) if SWAP else (BLOCK_M, BLOCK_N), tl.float32)
     for i in range(count):
@@ -134,7 +128,7 @@ def _block_pointer_kernel(
         x = load_k(x_at, at_k[None, :], K, EVEN_K)
         w = load_k(w_at, at_k[:, None], K, EVEN_K)
         after = _next_k(begin + i, k_tiles)
-        r_after = tl.load(r_at + after.to(tl.int64) * scale_k)
+        r_after = tl.load(row_at(r_at, after, scale_k))
         c_after = tl.load(c_at + after)
         acc = _promoted(acc, x, w, r, c, SWAP)
         r = r_after
@@ -143,11 +137,10 @@ def _block_pointer_kernel(
         w_at += BLOCK_K
     if SWAP:
         acc = acc.T
-    kept = (row + rows < M)[:, None] & (column + columns < N)[None, :]
-    corner = out + (split.to(tl.int64) * M + row) * N + column
-    tl.store(corner + rows[:, None] * N + columns[None, :], acc.to(out.dtype.element_ty), mask=kept)
+    store_part(out, acc, split, row, column, rows, columns, M, N)
 
 
+@entry
 def gemm_fp8_block(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -165,7 +158,8 @@ def gemm_fp8_block(
 
     a: activations [M, K], b: weights [N, K], both float8_e4m3fn, contiguous. scale_a: fp32 [M, ceil(K / 128)], row by
     row or column by column (any strides). scale_b: fp32 [ceil(N / 128), ceil(K / 128)], contiguous. out: [M, N] bf16,
-    made if not given. a, b and out 16-byte aligned. Any M, N >= 0, K >= 1; K a multiple of 16 is fast.
+    made if not given, apart from the others. a, b and out 16-byte aligned. M, N >= 0 and K >= 1 up to `launch`'s limits
+    (MOST_ROWS, LONGEST); K a multiple of 16 is fast.
     Raises KernelInputError for what does not fit, and on sm_80, which has no FP8.
     """
     out = check_operands(a, b, out, [torch.float8_e4m3fn], torch.bfloat16)
@@ -174,53 +168,36 @@ def gemm_fp8_block(
     blocks = ceil_div(k, BLOCK)
     check_tensor("scale_a", scale_a, (m, blocks), [torch.float32], like=a, contiguous=False, align=4)
     check_tensor("scale_b", scale_b, (ceil_div(b.shape[0], BLOCK), blocks), [torch.float32], like=a, align=4)
+    check_apart("out", out, {"scale_a": scale_a, "scale_b": scale_b})
     config = choose("gemm_fp8_block", a, b, out, (128, 128), config)
     sizes = int(config.meta["BLOCK_K"]), BLOCK % int(config.meta["BLOCK_N"])
     require(sizes == (BLOCK, 0), f"the configuration's BLOCK_K must be {BLOCK}, its BLOCK_N divide {BLOCK}")
     if out.numel():
         way = _launch_persistent if config.meta.get("tma") else _launch_pointer
-        way(a, b, scale_a, scale_b, out, config)
+        way(a, b, out, scale_a, scale_b, config)
     return out
 
 
 def _launch_persistent(
-    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, out: torch.Tensor, config: Config
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, config: Config
 ) -> None:
-    (m, k), n = a.shape, b.shape[0]
     options = constants(config, GROUP_M=8, HALVES=False, FLATTEN=False)
     prepare_descriptors()
-    _block_persistent_kernel[(persistent_programs(a, m, n, config),)](
-        a, b, out, scale_a, scale_b, m, n, k, *scale_a.stride(), **options
+    _block_persistent_kernel[persistent_grid(out, config)](
+        a, b, out, scale_a, scale_b, *out.shape, a.shape[1], *scale_a.stride(), **options
     )
 
 
 def _launch_pointer(
-    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, out: torch.Tensor, config: Config
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, config: Config
 ) -> None:
-    (m, k), n = a.shape, b.shape[0]
     options = constants(config, GROUP_M=8, SWAP=False)
-    each = per_split(m, n, k, a.element_size(), target(a).sm_count, config)
-    splits = ceil_div(ceil_div(k, BLOCK), each)
-    to = out if splits == 1 else torch.empty((splits, m, n), dtype=torch.float32, device=a.device)
-    unit = alignment(k)
-    grid = ceil_div(m, int(config.meta["BLOCK_M"])) * ceil_div(n, int(config.meta["BLOCK_N"])), splits
-    _block_pointer_kernel[grid](
-        a,
-        b,
-        to,
-        scale_a,
-        scale_b,
-        m,
-        n,
-        k // unit,
-        *scale_a.stride(),
-        each,
-        EVEN_K=k % BLOCK == 0,
-        ALIGN=unit,
-        **options,
+    shared = divide(a, b, out, config)
+    _block_pointer_kernel[shared.grid](
+        a, b, shared.to, scale_a, scale_b, *shared.sizes, *scale_a.stride(), shared.each, **shared.constants, **options
     )
-    if splits > 1:
-        merge(to, out, NO_SCALES)
+    if shared.split:
+        merge(shared.to, out, NO_SCALES)
 
 
 def gemm_fp8_block_reference(

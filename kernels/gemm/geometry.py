@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from perfmodel.kernels.checks import check_range, require
 from perfmodel.kernels.device import has_tma, target
 from perfmodel.kernels.table import Config
 
@@ -24,6 +25,25 @@ def constants(config: Config, **defaults: int | bool) -> dict[str, int | str | b
     named = {**defaults, **config.meta}
     upper = {name: value for name, value in named.items() if name.isupper()}
     return {**upper, "num_warps": config.num_warps, "num_stages": config.num_stages}
+
+
+def check_config(config: Config, *blocks: str) -> None:
+    """Check a configuration that was not taken from a table, whose tiles have these sides: KernelInputError."""
+    for name in blocks:
+        _check_power(f"config.meta[{name!r}]", config.meta.get(name), 16, 256)
+    _check_power("config.num_warps", config.num_warps, 1, 32)
+    limits = {"GROUP_M": (1, 1024), "splits": (0, MOST_SPLITS), "per_sm": (1, 32)}
+    for name, (low, high) in limits.items():
+        if name in config.meta:
+            value = config.meta[name]
+            fits = isinstance(value, int) and low <= value <= high
+            require(fits, f"config.meta[{name!r}] is {value!r}, {low} to {high} is supported")
+    check_range("config.num_stages", config.num_stages, 1, 16)
+
+
+def _check_power(name: str, value: object, low: int, high: int) -> None:
+    fits = isinstance(value, int) and low <= value <= high and value & (value - 1) == 0
+    require(fits, f"{name} is {value!r}, a power of two from {low} to {high} is needed")
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -46,10 +66,15 @@ def alignment(k: int) -> int:
     return math.gcd(k, 16)
 
 
-def persistent_programs(a: torch.Tensor, m: int, n: int, config: Config) -> int:
-    """How many persistent programs walk over the output: one a multiprocessor, no more than there are tiles."""
-    tiles = ceil_div(m, int(config.meta["BLOCK_M"])) * ceil_div(n, int(config.meta["BLOCK_N"]))
-    return min(target(a).sm_count, tiles)
+def tile_count(m: int, n: int, config: Config) -> int:
+    """Tiles of the result [M, N]."""
+    return ceil_div(m, int(config.meta["BLOCK_M"])) * ceil_div(n, int(config.meta["BLOCK_N"]))
+
+
+def persistent_grid(out: torch.Tensor, config: Config) -> tuple[int]:
+    """Persistent programs that walk over the result: one a multiprocessor, no more than there are tiles."""
+    m, n = out.shape
+    return (min(target(out).sm_count, tile_count(m, n, config)),)
 
 
 def split_count(tiles: int, k_tiles: int, slots: int, partial_tiles: float, most: int = MOST_SPLITS) -> int:
@@ -82,7 +107,7 @@ def per_split(m: int, n: int, k: int, element_size: int, sm_count: int, config: 
     k_tiles = ceil_div(k, block_k)
     splits = int(config.meta.get("splits", 0))
     if not splits and "per_sm" in config.meta:
-        tiles = ceil_div(m, block_m) * ceil_div(n, block_n)
+        tiles = tile_count(m, n, config)
         partial_tiles = block_m * block_n * 4 / ((block_m + block_n) * block_k * element_size)
         most = min(MOST_SPLITS, MOST_PARTIAL // max(1, 4 * m * n))
         splits = split_count(tiles, k_tiles, sm_count * int(config.meta["per_sm"]), partial_tiles, max(1, most))

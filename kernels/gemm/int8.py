@@ -6,15 +6,17 @@ import torch
 import triton.language as tl
 
 from perfmodel.kernels.checks import check_range
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config
 
 from .launch import check_operands, choose, multiply
-from .scales import Scales, check_scale
+from .scales import check_scales
 
 MOST_K = 131072
 """K up to which no int32 sum can overflow: 2^17 products of at most 2^14."""
 
 
+@entry
 def gemm_w8a8(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -29,17 +31,16 @@ def gemm_w8a8(
     out[m, n] = scale_a[m] scale_b[n] sum over k of a[m, k] b[n, k]
 
     a: activations [M, K], b: weights [N, K], both int8. scale_a: fp32, one number ([] or [1]) or one a token [M].
-    scale_b: fp32, one number or one an output channel [N]. out: [M, N] bf16, made if not given. All contiguous; a, b
-    and out 16-byte aligned. Any M, N >= 0, 1 <= K < 131072 (the sum of more could overflow); K a multiple of 16 is
-    fast.
+    scale_b: fp32, one number or one an output channel [N]. out: [M, N] bf16, made if not given, apart from the others.
+    All contiguous; a, b and out 16-byte aligned. M, N >= 0 up to `launch`'s limits (MOST_ROWS, LONGEST), 1 <= K <
+    131072 (the sum of more could overflow); K a multiple of 16 is fast.
     Raises KernelInputError for what does not fit.
     """
     out = check_operands(a, b, out, [torch.int8], torch.bfloat16)
     check_range("K", a.shape[1], 1, MOST_K - 1)
-    check_scale("scale_a", scale_a, a.shape[0], a)
-    check_scale("scale_b", scale_b, b.shape[0], a)
+    scales = check_scales(scale_a, scale_b, out)
     config = choose("gemm_w8a8", a, b, out, (128, 256), config)
-    return multiply(a, b, out, config, scales=Scales(scale_a, scale_b), acc=tl.int32)
+    return multiply(a, b, out, config, scales=scales, acc=tl.int32)
 
 
 def gemm_w8a8_reference(

@@ -9,9 +9,9 @@ import triton.language as tl
 from perfmodel.kernels.device import prepare_descriptors
 from perfmodel.kernels.table import Config
 
-from .geometry import constants, persistent_programs
+from .geometry import constants, persistent_grid
 from .scales import Scales
-from .tiles import accumulated, column_halves, grouped_tile, scaled
+from .tiles import accumulated, grouped_tile, store_tile
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -36,10 +36,9 @@ def _persistent_kernel(
     COLUMN_SCALE: tl.constexpr,
     ACC: tl.constexpr,
 ):
-    OUT_N: tl.constexpr = BLOCK_N // 2 if HALVES else BLOCK_N
     a_tiles = tl.make_tensor_descriptor(a, [M, K], [K, 1], [BLOCK_M, BLOCK_K])
     b_tiles = tl.make_tensor_descriptor(b, [N, K], [K, 1], [BLOCK_N, BLOCK_K])
-    out_tiles = tl.make_tensor_descriptor(out, [M, N], [N, 1], [BLOCK_M, OUT_N])
+    out_tiles = tl.make_tensor_descriptor(out, [M, N], [N, 1], [BLOCK_M, BLOCK_N // 2 if HALVES else BLOCK_N])
     num_m = tl.cdiv(M, BLOCK_M)
     num_n = tl.cdiv(N, BLOCK_N)
     k_tiles = tl.cdiv(K, BLOCK_K)
@@ -54,26 +53,18 @@ def _persistent_kernel(
             x = a_tiles.load([row, k * BLOCK_K])
             w = b_tiles.load([column, k * BLOCK_K]).T
             acc = accumulated(acc, x, w, PROMOTE)
-        rows = row + tl.arange(0, BLOCK_M)
-        columns = column + tl.arange(0, OUT_N)
-        if HALVES:
-            left, right = column_halves(acc, BLOCK_M, BLOCK_N)
-            y = scaled(left, row_scale, column_scale, rows, columns, M, N, ROW_SCALE, COLUMN_SCALE)
-            out_tiles.store([row, column], y.to(out.dtype.element_ty))
-            y = scaled(right, row_scale, column_scale, rows, columns + OUT_N, M, N, ROW_SCALE, COLUMN_SCALE)
-            out_tiles.store([row, column + OUT_N], y.to(out.dtype.element_ty))
-        else:
-            y = scaled(acc, row_scale, column_scale, rows, columns, M, N, ROW_SCALE, COLUMN_SCALE)
-            out_tiles.store([row, column], y.to(out.dtype.element_ty))
+        store_tile(
+            out_tiles, acc, row_scale, column_scale, row, column, M, N,
+            BLOCK_M, BLOCK_N, HALVES, ROW_SCALE, COLUMN_SCALE,
+        )  # fmt: skip
 
 
 def launch_persistent(
     a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, scales: Scales, acc: tl.dtype, config: Config
 ) -> None:
     """Write a b^T, times the scales, to `out`; TMA must be able to take all three (`launch.tma_takes`)."""
-    (m, k), n = a.shape, b.shape[0]
     options = constants(config, GROUP_M=8, HALVES=False, FLATTEN=False, SPECIALIZE=False, PROMOTE=False)
     prepare_descriptors()
-    _persistent_kernel[(persistent_programs(a, m, n, config),)](
-        a, b, out, scales.row, scales.column, m, n, k, **scales.kinds(), ACC=acc, **options
+    _persistent_kernel[persistent_grid(out, config)](
+        a, b, out, scales.row, scales.column, *out.shape, a.shape[1], **scales.kinds(), ACC=acc, **options
     )

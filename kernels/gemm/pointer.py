@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
@@ -9,9 +11,9 @@ import triton.language as tl
 from perfmodel.kernels.device import target
 from perfmodel.kernels.table import Config
 
-from .geometry import alignment, ceil_div, constants, per_split
+from .geometry import alignment, ceil_div, constants, per_split, tile_count
 from .scales import NO_SCALES, Scales
-from .tiles import accumulated, grouped_tile, load_k, scaled, split_range
+from .tiles import accumulated, grouped_tile, load_k, part_at, row_at, rows_at, scaled, split_range, store_part
 
 
 @triton.jit(do_not_specialize=["M", "per_split"])
@@ -46,9 +48,8 @@ def _pointer_kernel(
     rows = tl.arange(0, BLOCK_M)
     columns = tl.arange(0, BLOCK_N)
     ks = begin * BLOCK_K + tl.arange(0, BLOCK_K)
-    # 64 bits once a tile, 32 within it. Rows and columns past the end read the last one; they are not stored.
-    x_at = a + row.to(tl.int64) * K + (tl.minimum(rows, M - 1 - row) * K)[:, None] + ks[None, :]
-    w_at = b + column.to(tl.int64) * K + (tl.minimum(columns, N - 1 - column) * K)[None, :] + ks[:, None]
+    x_at = rows_at(a, row, rows, M, K)[:, None] + ks[None, :]
+    w_at = rows_at(b, column, columns, N, K)[None, :] + ks[:, None]
     acc = tl.zeros((BLOCK_N, BLOCK_M) if SWAP else (BLOCK_M, BLOCK_N), ACC)
     for i in range(count):
         at_k = ks + i * BLOCK_K
@@ -63,9 +64,7 @@ def _pointer_kernel(
         y = scaled(acc, row_scale, column_scale, row + rows, column + columns, M, N, ROW_SCALE, COLUMN_SCALE)
     else:
         y = acc
-    kept = (row + rows < M)[:, None] & (column + columns < N)[None, :]
-    corner = out + (split.to(tl.int64) * M + row) * N + column
-    tl.store(corner + rows[:, None] * N + columns[None, :], y.to(out.dtype.element_ty), mask=kept)
+    store_part(out, y, split, row, column, rows, columns, M, N)
 
 
 @triton.jit(do_not_specialize=["M", "splits"])
@@ -86,12 +85,12 @@ def _merge_kernel(
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     split = tl.arange(0, SPLITS)
     kept = columns < N
-    at = partial + (split.to(tl.int64) * M + row)[:, None] * N + columns[None, :]
+    at = part_at(partial, split, row, M, N)[:, None] + columns[None, :]
     parts = tl.load(at, mask=(split < splits)[:, None] & kept[None, :], other=0.0)
     rows = row + tl.arange(0, 1)
     total = tl.sum(parts, 0)[None, :]
     y = scaled(total, row_scale, column_scale, rows, columns, M, N, ROW_SCALE, COLUMN_SCALE)
-    tl.store(out + row.to(tl.int64) * N + columns[None, :], y.to(out.dtype.element_ty), mask=kept[None, :])
+    tl.store(row_at(out, row, N) + columns[None, :], y.to(out.dtype.element_ty), mask=kept[None, :])
 
 
 def merge(partial: torch.Tensor, out: torch.Tensor, scales: Scales) -> None:
@@ -107,34 +106,49 @@ def merge(partial: torch.Tensor, out: torch.Tensor, scales: Scales) -> None:
     )
 
 
+@dataclass(frozen=True)
+class Division:
+    """How programs share a product.
+
+    grid: output tiles, and parts of K. each: K tiles of a part. to: where they write, `out` or, where K is split,
+    [parts, M, N] for `merge`. sizes: M, N and K in units of `constants["ALIGN"]`, which tells the compiler of them.
+    """
+
+    grid: tuple[int, int]
+    each: int
+    to: torch.Tensor
+    sizes: tuple[int, int, int]
+    constants: dict[str, int | bool]
+
+    @property
+    def split(self) -> bool:
+        """Whether the results are parts."""
+        return self.grid[1] > 1
+
+
+def divide(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, config: Config, partial: torch.dtype = torch.float32
+) -> Division:
+    """How programs of a kernel with pointers share a b^T; `partial` is the type of results of parts of K."""
+    (m, k), n = a.shape, b.shape[0]
+    block_k = int(config.meta["BLOCK_K"])
+    each = per_split(m, n, k, a.element_size(), target(a).sm_count, config)
+    parts = ceil_div(ceil_div(k, block_k), each)
+    to = out if parts == 1 else torch.empty((parts, m, n), dtype=partial, device=a.device)
+    grid, unit = (tile_count(m, n, config), parts), alignment(k)
+    return Division(grid, each, to, (m, n, k // unit), {"EVEN_K": k % block_k == 0, "ALIGN": unit})
+
+
 def launch_pointer(
     a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, scales: Scales, acc: tl.dtype, config: Config
 ) -> None:
     """Write a b^T, times the scales, to `out`; in two kernels where K is split."""
-    (m, k), n = a.shape, b.shape[0]
     options = constants(config, GROUP_M=8, SWAP=False, PROMOTE=False)
-    block_m, block_n, block_k = (int(options[f"BLOCK_{axis}"]) for axis in "MNK")
-    each = per_split(m, n, k, a.element_size(), target(a).sm_count, config)
-    splits = ceil_div(ceil_div(k, block_k), each)
-    kind = torch.int32 if acc == tl.int32 else torch.float32
-    to = out if splits == 1 else torch.empty((splits, m, n), dtype=kind, device=a.device)
-    applied = scales if splits == 1 else NO_SCALES
-    unit = alignment(k)
-    _pointer_kernel[(ceil_div(m, block_m) * ceil_div(n, block_n), splits)](
-        a,
-        b,
-        to,
-        applied.row,
-        applied.column,
-        m,
-        n,
-        k // unit,
-        each,
-        EVEN_K=k % block_k == 0,
-        ALIGN=unit,
-        ACC=acc,
-        **applied.kinds(),
-        **options,
-    )
-    if splits > 1:
-        merge(to, out, scales)
+    shared = divide(a, b, out, config, torch.int32 if acc == tl.int32 else torch.float32)
+    applied = NO_SCALES if shared.split else scales
+    _pointer_kernel[shared.grid](
+        a, b, shared.to, applied.row, applied.column, *shared.sizes, shared.each,
+        ACC=acc, **applied.kinds(), **shared.constants, **options,
+    )  # fmt: skip
+    if shared.split:
+        merge(shared.to, out, scales)

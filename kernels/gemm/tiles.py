@@ -1,4 +1,4 @@
-"""What the matrix products share inside a kernel: the order of tiles, loads at the end of K, scales, halves."""
+"""What the matrix products share inside a kernel: the order of tiles, where they lie, scales, stores."""
 
 from __future__ import annotations
 
@@ -14,6 +14,35 @@ def grouped_tile(tile, num_m, num_n, GROUP_M: tl.constexpr):
     rows = tl.minimum(num_m - first, GROUP_M)
     within = tile % per_band
     return first + within % rows, within // rows
+
+
+@triton.jit
+def row_at(matrix, row, width):
+    """Where a row of a matrix begins: 64 bits, for a matrix of 2^31 elements and more."""
+    return matrix + row.to(tl.int64) * width
+
+
+@triton.jit
+def rows_at(matrix, first, rows, count, width):
+    """Where the rows first + rows of a matrix of `count` rows begin: 64 bits once a tile, 32 within it.
+
+    Rows past the end are the last one: what is read there is not stored.
+    """
+    return row_at(matrix, first, width) + tl.minimum(rows, count - 1 - first) * width
+
+
+@triton.jit
+def part_at(parts, split, row, M, width):
+    """Where a row of one of several matrices of M rows each begins, laid end to end: 64 bits."""
+    return row_at(parts, split.to(tl.int64) * M + row, width)
+
+
+@triton.jit
+def store_part(out, y, split, row, column, rows, columns, M, N):
+    """Store a tile whose first element is (row, column) of the matrix [M, N] of a split, without what lies outside."""
+    kept = (row + rows < M)[:, None] & (column + columns < N)[None, :]
+    corner = part_at(out, split, row, M, N) + column
+    tl.store(corner + rows[:, None] * N + columns[None, :], y.to(out.dtype.element_ty), mask=kept)
 
 
 @triton.jit
@@ -63,3 +92,34 @@ def scaled(acc, row_scale, column_scale, rows, columns, M, N, ROW_SCALE: tl.cons
 def column_halves(acc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Left and right half of an accumulator: they lie in different registers, and each store needs half the memory."""
     return tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
+
+
+@triton.jit
+def store_tile(
+    tiles,
+    acc,
+    row_scale,
+    column_scale,
+    row,
+    column,
+    M,
+    N,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    HALVES: tl.constexpr,
+    ROW_SCALE: tl.constexpr,
+    COLUMN_SCALE: tl.constexpr,
+):
+    """Store an accumulator whose first element is (row, column), scaled, by TMA: whole or (HALVES) in two tiles."""
+    OUT_N: tl.constexpr = BLOCK_N // 2 if HALVES else BLOCK_N
+    rows = row + tl.arange(0, BLOCK_M)
+    columns = column + tl.arange(0, OUT_N)
+    if HALVES:
+        left, right = column_halves(acc, BLOCK_M, BLOCK_N)
+        y = scaled(left, row_scale, column_scale, rows, columns, M, N, ROW_SCALE, COLUMN_SCALE)
+        tiles.store([row, column], y.to(tiles.dtype))
+        y = scaled(right, row_scale, column_scale, rows, columns + OUT_N, M, N, ROW_SCALE, COLUMN_SCALE)
+        tiles.store([row, column + OUT_N], y.to(tiles.dtype))
+    else:
+        y = scaled(acc, row_scale, column_scale, rows, columns, M, N, ROW_SCALE, COLUMN_SCALE)
+        tiles.store([row, column], y.to(tiles.dtype))

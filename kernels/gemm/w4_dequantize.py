@@ -6,12 +6,15 @@ import torch
 import triton
 import triton.language as tl
 
-from perfmodel.kernels.checks import check_tensor, require
-from perfmodel.kernels.device import interpreted
+from perfmodel.kernels.checks import check_apart, check_tensor, require
+from perfmodel.kernels.device import current, interpreted
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config, select
 
+from .geometry import ceil_div, check_config
+from .tiles import row_at
 from .w4_nibbles import integers_less_zero, scale_of
-from .w4_packing import ALIGN_N, GROUPS, SCALE_DTYPES, TILE_K, WORDS, W4Weight
+from .w4_packing import ALIGN_N, SCALE_DTYPES, TILE_K, W4Weight, check_sizes
 
 TRITON_TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
@@ -37,17 +40,18 @@ def _dequantize_w4_kernel(
     tile = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     run = tl.arange(0, RUN)
-    packed = tl.load(words + (tile.to(tl.int64) * N_FILLED + columns[:, None]) * RUN + run[None, :])
+    packed = tl.load(row_at(words, tile, N_FILLED * RUN) + columns[:, None] * RUN + run[None, :])
     for j in tl.static_range(4):
-        own = tl.load(meta + (tile * GROUPS + j // EACH) * N_FILLED + columns)
+        own = tl.load(row_at(meta, tile * GROUPS + j // EACH, N_FILLED) + columns)
         value = integers_less_zero(packed, own, j, TYPE, USE_ASM).to(tl.float32) * scale_of(own, SCALE)[:, None]
         k = tile * 4 * RUN + j * RUN + run
         kept = columns[:, None] < N
         if not EVEN_K:
             kept = kept & (k[None, :] < K)
-        tl.store(out + columns[:, None].to(tl.int64) * K + k[None, :], value.to(TYPE), mask=kept)
+        tl.store(row_at(out, columns, K)[:, None] + k[None, :], value.to(TYPE), mask=kept)
 
 
+@entry
 def dequantize_w4(
     weight: W4Weight,
     dtype: torch.dtype = torch.bfloat16,
@@ -59,8 +63,8 @@ def dequantize_w4(
 
     out[n, k] = (q[k, n] - zero[group of k, n]) scale[group of k, n], computed in fp32, rounded once
 
-    weight: [K, N]. dtype: torch.bfloat16 or torch.float16, the type of the result. out: [N, K]; made if not given. The
-    inputs are in the weight's own order (`weight.order`), as `gemm_w4a16` reads x.
+    weight: [K, N] (limits: see W4Weight). dtype: torch.bfloat16 or torch.float16, the type of the result. out: [N, K];
+    made if not given. The inputs are in the weight's own order (`weight.order`), as `gemm_w4a16` reads x.
     Raises KernelInputError for what does not fit.
     """
     check_weight(weight)
@@ -68,26 +72,36 @@ def dequantize_w4(
     if out is None:
         out = torch.empty((weight.n, weight.k), dtype=dtype, device=weight.words.device)
     check_tensor("out", out, (weight.n, weight.k), [dtype], like=weight.words)
+    check_apart("out", out, {"weight.words": weight.words, "weight.meta": weight.meta})
     if not out.numel():
         return out
-    config = config or select("gemm_w4a16_dequantize", weight.words)
-    tiles, columns, _ = weight.words.shape
-    block_n = int(config.meta["BLOCK_N"])
-    require(columns % block_n == 0, f"BLOCK_N is {block_n}, a divisor of {columns} is needed")
-    _dequantize_w4_kernel[(tiles, -(-weight.n // block_n))](
-        weight.words,
-        weight.meta,
-        out,
-        weight.n,
-        weight.k // 8,
-        columns,
-        GROUPS=weight.groups_a_tile,
-        SCALE=TRITON_TYPES[weight.scale_dtype],
-        EVEN_K=weight.k % TILE_K == 0,
-        USE_ASM=not interpreted(),
-        **config.options(),
-    )
+    if config is None:
+        config = select("gemm_w4a16_dequantize", weight.words)
+    check_tile(config, "BLOCK_N")
+    grid = len(weight.words), ceil_div(weight.n, int(config.meta["BLOCK_N"]))
+    with current(weight.words):
+        _dequantize_w4_kernel[grid](
+            weight.words, weight.meta, out, weight.n, weight.k // 8, weight.words.shape[1],
+            **weight_constants(weight), **config.options(),
+        )  # fmt: skip
     return out
+
+
+def weight_constants(weight: W4Weight) -> dict[str, object]:
+    """What the kernels that read a weight are compiled for."""
+    return {
+        "GROUPS": weight.groups_a_tile,
+        "SCALE": TRITON_TYPES[weight.scale_dtype],
+        "EVEN_K": weight.k % TILE_K == 0,
+        "USE_ASM": not interpreted(),
+    }
+
+
+def check_tile(config: Config, *sides: str) -> None:
+    """Check a configuration: tiles of these sides, of 64 or 128 outputs. Raises KernelInputError."""
+    check_config(config, *sides)
+    block_n = config.meta["BLOCK_N"]
+    require(block_n in (64, ALIGN_N), f"config.meta['BLOCK_N'] is {block_n}, 64 or {ALIGN_N} is needed")
 
 
 def check_weight(weight: W4Weight) -> None:
@@ -95,14 +109,9 @@ def check_weight(weight: W4Weight) -> None:
     require(
         isinstance(weight, W4Weight), f"weight is {type(weight).__name__}, a W4Weight is needed; from_gptq makes one"
     )
-    require(weight.group in GROUPS, f"group is {weight.group}; {GROUPS} are supported")
-    require(weight.scale_dtype in SCALE_DTYPES, f"scale_dtype is {weight.scale_dtype}, a 16-bit float is needed")
-    tiles, columns = -(-weight.k // TILE_K), -(-weight.n // ALIGN_N) * ALIGN_N
-    groups = tiles * weight.groups_a_tile or 1
-    check_tensor("weight.words", weight.words, (tiles, columns, WORDS), [torch.int16])
-    check_tensor("weight.meta", weight.meta, (groups, columns), [torch.int32], like=weight.words)
-    if weight.order is not None:
-        check_tensor("weight.order", weight.order, (weight.k,), [torch.int64], like=weight.words)
+    check_sizes(weight.k, weight.n, weight.group, weight.scale_dtype)
+    for name, x, shape, dtype in weight.parts():
+        check_tensor(name, x, shape, [dtype], like=weight.words)
 
 
 def dequantize_w4_reference(

@@ -11,13 +11,15 @@ the high half. K is filled up to whole tiles with inputs of value 0, N to a mult
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
-from perfmodel.kernels.checks import KernelInputError, require
+from perfmodel.kernels.checks import KernelInputError, check_multiple, check_range, require
+from perfmodel.kernels.entry import entry
 
-from .w4_formats import unpack_awq, unpack_gptq
+from .w4_formats import INTEGERS, check_holds, check_integers, check_matrix, check_same_device, unpack_awq, unpack_gptq
 
 TILE_K = 128
 """Inputs in a tile."""
@@ -33,6 +35,10 @@ GROUPS = (32, 64, 128, -1)
 
 SCALE_DTYPES = (torch.float16, torch.bfloat16)
 
+LONGEST_K, LONGEST_N = 65535 * 128, 65535 * 64
+"""Largest K and N: a grid has at most 65535 programs in its second direction, and each takes 64 outputs or more; K is
+what the dense product takes (`launch.LONGEST`)."""
+
 
 @dataclass(frozen=True)
 class W4Weight:
@@ -41,7 +47,7 @@ class W4Weight:
     words: int16 [ceil(K/128), N', 32] with N' = N filled up to a multiple of 128. meta: int32 [groups', N'], scale and
     zero point; groups' = ceil(K/128) 128/group, or 1 for group -1. k, n: inputs and outputs. group: 32, 64, 128 or -1.
     scale_dtype: torch.float16 or torch.bfloat16. order: None, or int64 [K]: input i of the layout is input order[i] of
-    the layer (act-order).
+    the layer (act-order). K is a multiple of 8, at most LONGEST_K; N is 0 to LONGEST_N.
     """
 
     words: torch.Tensor
@@ -62,6 +68,14 @@ class W4Weight:
         """Bytes of the integers, scales and zero points, without the order."""
         return int(self.words.nbytes + self.meta.nbytes)
 
+    def parts(self) -> Iterator[tuple[str, torch.Tensor, tuple[int, ...], torch.dtype]]:
+        """Name, tensor, and the shape and type that it must have for these sizes, of each of the tensors."""
+        tiles, columns = -(-self.k // TILE_K), -(-self.n // ALIGN_N) * ALIGN_N
+        yield "weight.words", self.words, (tiles, columns, WORDS), torch.int16
+        yield "weight.meta", self.meta, (tiles * self.groups_a_tile or 1, columns), torch.int32
+        if self.order is not None:
+            yield "weight.order", self.order, (self.k,), torch.int64
+
     @classmethod
     def empty(
         cls,
@@ -73,8 +87,11 @@ class W4Weight:
         scale_dtype: torch.dtype = torch.float16,
         reordered: bool = False,
     ) -> W4Weight:
-        """A weight of these sizes with unset contents, for kernels compiled or timed without a checkpoint."""
-        _check_group(group)
+        """A weight of these sizes with unset contents, for kernels compiled or timed without a checkpoint.
+
+        Raises KernelInputError for sizes, a group or a type of scales that no weight has.
+        """
+        check_sizes(k, n, group, scale_dtype)
         tiles, columns = -(-k // TILE_K), -(-n // ALIGN_N) * ALIGN_N
         groups = 1 if group == -1 else tiles * (TILE_K // group)
         words = torch.empty(tiles, columns, WORDS, dtype=torch.int16, device=device)
@@ -83,6 +100,7 @@ class W4Weight:
         return cls(words, meta, k, n, group, scale_dtype, order)
 
 
+@entry
 def from_gptq(
     qweight: torch.Tensor,
     qzeros: torch.Tensor,
@@ -105,6 +123,7 @@ def from_gptq(
     return from_integers(q, scales, zeros, g_idx, group=group)
 
 
+@entry
 def from_awq(qweight: torch.Tensor, qzeros: torch.Tensor, scales: torch.Tensor, *, group: int) -> W4Weight:
     """A weight from the tensors of an AWQ checkpoint (the GEMM version).
 
@@ -115,6 +134,7 @@ def from_awq(qweight: torch.Tensor, qzeros: torch.Tensor, scales: torch.Tensor, 
     return from_integers(q, scales, zeros, group=group)
 
 
+@entry
 def from_integers(
     q: torch.Tensor,
     scales: torch.Tensor,
@@ -126,31 +146,40 @@ def from_integers(
     """A weight from integers 0 to 15.
 
     q: [K, N]. scales: fp16 or bf16 [groups, N] with groups = ceil(K/group), 1 for group -1. zeros: 0 to 15
-    [groups, N]; None for 8, the symmetric case. g_idx: see `from_gptq`. K must be a multiple of 8; N is any.
-    Raises KernelInputError for what does not fit.
+    [groups, N]; None for 8, the symmetric case. g_idx: see `from_gptq`. K must be a positive multiple of 8; N is any.
+    Raises KernelInputError for what does not fit, integers and zero points outside 0 to 15 included.
     """
-    _check_group(group)
+    check_integers("q", q)
     k, n = q.shape
-    require(k % 8 == 0, f"K is {k}, a multiple of 8 is needed")
+    check_sizes(k, n, group, scales.dtype)
     groups = 1 if group == -1 else -(-k // group)
     zeros = torch.full((groups, n), 8, dtype=torch.uint8, device=q.device) if zeros is None else zeros
+    check_matrix("scales", scales)
+    check_integers("zeros", zeros)
     for name, x in (("scales", scales), ("zeros", zeros)):
         require(tuple(x.shape) == (groups, n), f"{name} has shape {tuple(x.shape)}, {(groups, n)} is needed")
-    require(scales.dtype in SCALE_DTYPES, f"scales are {scales.dtype}, torch.float16 or torch.bfloat16 is needed")
-    order = None if g_idx is None or group == -1 else _order(g_idx, k, group)
+        check_same_device(name, x, "q", q)
+    order = None if g_idx is None else _order(g_idx, k, k if group == -1 else group, q.device)
     q = q if order is None else q[order]
     words = _words(q, zeros)
     return W4Weight(words, _meta(scales, zeros, group, words.shape), k, n, group, scales.dtype, order)
 
 
+@entry
 def to_integers(weight: W4Weight) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The integers, scales and zero points that a weight was made from: the inverse of `from_integers`.
 
     Returns q uint8 [K, N] in the order of the layer's inputs, scales [groups, N] and zero points uint8 [groups, N].
+    Raises KernelInputError for a weight that is not what its sizes say.
     """
+    check_sizes(weight.k, weight.n, weight.group, weight.scale_dtype)
+    for name, x, shape, dtype in weight.parts():
+        require(tuple(x.shape) == shape, f"{name} has shape {tuple(x.shape)}, {shape} is needed")
+        require(x.dtype == dtype, f"{name} is {x.dtype}, {dtype} is needed")
+        check_same_device(name, x, "weight.words", weight.words)
     columns = weight.words.shape[1]
     nibbles = torch.stack([(weight.words >> 4 * j) & 0xF for j in range(4)], 1)  # tile, nibble, output, word
-    q = nibbles.to(torch.uint8).transpose(2, 3).reshape(-1, columns)[: weight.k, : weight.n]
+    q = nibbles.to(torch.uint8).transpose(2, 3).reshape(len(nibbles) * TILE_K, columns)[: weight.k, : weight.n]
     if weight.order is not None:
         q = torch.empty_like(q).index_copy_(0, weight.order, q)
     meta = weight.meta[: 1 if weight.group == -1 else -(-weight.k // weight.group), : weight.n]
@@ -180,11 +209,13 @@ def _meta(scales: torch.Tensor, zeros: torch.Tensor, group: int, shape: torch.Si
     return meta
 
 
-def _order(g_idx: torch.Tensor, k: int, group: int) -> torch.Tensor | None:
+def _order(g_idx: torch.Tensor, k: int, group: int, device: torch.device) -> torch.Tensor | None:
     """The inputs sorted by group, or None if they are; KernelInputError where groups are not of one size."""
     require(tuple(g_idx.shape) == (k,), f"g_idx has shape {tuple(g_idx.shape)}, ({k},) is needed")
-    plain = torch.arange(k, device=g_idx.device) // group
-    g_idx = g_idx.to(torch.int64)
+    require(g_idx.dtype in INTEGERS, f"g_idx is {g_idx.dtype}, integers are needed")
+    check_holds("g_idx", g_idx)
+    plain = torch.arange(k, device=device) // group
+    g_idx = g_idx.to(device, torch.int64)
     if torch.equal(g_idx, plain):
         return None
     groups = -(-k // group)
@@ -197,5 +228,12 @@ def _order(g_idx: torch.Tensor, k: int, group: int) -> torch.Tensor | None:
     return torch.argsort(g_idx, stable=True)
 
 
-def _check_group(group: int) -> None:
+def check_sizes(k: int, n: int, group: int, scale_dtype: torch.dtype) -> None:
+    """Check for sizes that a weight may have. Raises KernelInputError."""
+    for name, value in (("K", k), ("N", n), ("group", group)):
+        require(isinstance(value, int), f"{name} is {value!r}, an integer is needed")
+    check_multiple("K", k, 8)
+    check_range("K", k, 8, LONGEST_K)
+    check_range("N", n, 0, LONGEST_N)
     require(group in GROUPS, f"group is {group}; {', '.join(map(str, GROUPS[:-1]))} or -1 is supported")
+    require(scale_dtype in SCALE_DTYPES, f"scales are {scale_dtype}, torch.float16 or torch.bfloat16 is needed")

@@ -13,16 +13,18 @@ import torch
 import triton
 import triton.language as tl
 
-from perfmodel.kernels.checks import check_tensor, require
-from perfmodel.kernels.device import interpreted, target
+from perfmodel.kernels.checks import check_apart, check_range, check_tensor, require
+from perfmodel.kernels.device import target
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config, select
 
 from .dense import gemm_dense
-from .geometry import MOST_PARTIAL, MOST_SPLITS, ceil_div, split_count
+from .geometry import MOST_PARTIAL, MOST_SPLITS, ceil_div, constants, split_count, tile_count
+from .launch import MOST_ROWS
 from .pointer import merge
 from .scales import NO_SCALES
-from .tiles import split_range
-from .w4_dequantize import TRITON_TYPES, check_weight, dequantize_w4
+from .tiles import part_at, row_at, split_range
+from .w4_dequantize import check_tile, check_weight, dequantize_w4, weight_constants
 from .w4_nibbles import integers_less_zero, scale_of
 from .w4_packing import TILE_K, W4Weight
 
@@ -85,9 +87,9 @@ def _w4a16_kernel(
     run = tl.arange(0, RUN)
     kept = rows[None, :] < M
     begin, tiles = split_range(split, per_split, tl.cdiv(K, 4 * RUN))
-    words_at = words + begin.to(tl.int64) * N_FILLED * RUN + columns[:, None] * RUN + run[None, :]
+    words_at = row_at(words, begin, N_FILLED * RUN) + columns[:, None] * RUN + run[None, :]
     x_at = x + rows[None, :] * K + (begin * 4 * RUN + run)[:, None]
-    meta_at = meta + begin * GROUPS * N_FILLED + columns
+    meta_at = row_at(meta, begin * GROUPS, N_FILLED) + columns
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     if GROUPS == 0:
         shared = tl.load(meta_at)
@@ -106,10 +108,11 @@ def _w4a16_kernel(
         meta_at += GROUPS * N_FILLED
     if GROUPS == 0:
         acc *= scale_of(shared, SCALE)[:, None]
-    out_at = out + split.to(tl.int64) * M * N + rows[None, :] * N + columns[:, None]
+    out_at = part_at(out, split, 0, M, N) + rows[None, :] * N + columns[:, None]
     tl.store(out_at, acc.to(out.dtype.element_ty), mask=kept & (columns[:, None] < N))
 
 
+@entry
 def gemm_w4a16(
     x: torch.Tensor, weight: W4Weight, *, out: torch.Tensor | None = None, config: Config | None = None
 ) -> torch.Tensor:
@@ -117,9 +120,10 @@ def gemm_w4a16(
 
     out[m, n] = sum over k of x[m, k] (q[k, n] - zero[group of k, n]) scale[group of k, n]
 
-    x: activations [M, K], fp16 or bf16, contiguous, 16-byte aligned, M >= 0. weight: [K, N] as `from_gptq`, `from_awq`
-    or `from_integers` pack it: groups of 32, 64, 128 or all of K; K a multiple of 8, N any. out: [M, N], the type of
-    x; made if not given. config: the kernel for few rows with these constants, whatever M is.
+    x: activations [M, K], fp16 or bf16, contiguous, 16-byte aligned, M 0 to `launch.MOST_ROWS`. weight: [K, N] as
+    `from_gptq`, `from_awq` or `from_integers` pack it: groups of 32, 64, 128 or all of K; K a positive multiple of 8, N
+    any (limits: see W4Weight). out: [M, N], the type of x; made if not given, apart from the others. config: the kernel
+    for few rows with these constants, whatever M is; M max(N, K) must then be below 2^31.
 
     Below DENSE_FROM rows the weights are dequantized in registers; K is split where outputs are few, into fp32 parts
     that a second kernel adds in a fixed order: equal calls give equal bits. From there on they are dequantized to
@@ -130,62 +134,50 @@ def gemm_w4a16(
     check_weight(weight)
     check_tensor("x", x, (None, weight.k), [torch.float16, torch.bfloat16], like=weight.words)
     m = x.shape[0]
+    check_range("M", m, 0, MOST_ROWS)
     if out is None:
         out = torch.empty((m, weight.n), dtype=x.dtype, device=x.device)
     check_tensor("out", out, (m, weight.n), [x.dtype], like=x)
+    check_apart("out", out, {"x": x, "weight.words": weight.words, "weight.meta": weight.meta})
     if not out.numel():
         return out
     if weight.order is not None:
         x = x.index_select(1, weight.order)
     if config is None and m >= DENSE_FROM:
         return gemm_dense(x, dequantize_w4(weight, x.dtype), out=out)
-    return _few_rows(x, weight, out, config or select("gemm_w4a16", x, m=m, groups=weight.groups_a_tile))
+    if config is None:
+        config = select("gemm_w4a16", x, m=m, groups=weight.groups_a_tile)
+    check_tile(config, "BLOCK_M", "BLOCK_N")
+    return _few_rows(x, weight, out, config)
 
 
 def _few_rows(x: torch.Tensor, weight: W4Weight, out: torch.Tensor, config: Config) -> torch.Tensor:
     """Launch the kernel of a configuration, and the merging of its parts where K is split."""
     m, n = out.shape
     block_m, block_n = int(config.meta["BLOCK_M"]), int(config.meta["BLOCK_N"])
-    columns = weight.words.shape[1]
-    require(columns % block_n == 0, f"BLOCK_N is {block_n}, a divisor of {columns} is needed")
     largest = m * max(n, weight.k)
     require(largest < 2**31, f"x or the result has {largest} elements; this kernel's offsets need fewer than 2^31")
     each = _per_split(m, n, weight.words.shape[0], target(x).sm_count, config)
     splits = ceil_div(weight.words.shape[0], each)
     to = out if splits == 1 else torch.empty((splits, m, n), dtype=torch.float32, device=x.device)
     _w4a16_kernel[(ceil_div(m, block_m), ceil_div(n, block_n), splits)](
-        x,
-        weight.words,
-        weight.meta,
-        to,
-        m,
-        n,
-        weight.k // 8,
-        columns,
-        each,
-        GROUPS=weight.groups_a_tile,
-        SCALE=TRITON_TYPES[weight.scale_dtype],
-        BLOCK_M=block_m,
-        BLOCK_N=block_n,
-        EVEN_K=weight.k % TILE_K == 0,
-        USE_ASM=not interpreted(),
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
-    )
+        x, weight.words, weight.meta, to, m, n, weight.k // 8, weight.words.shape[1], each,
+        **weight_constants(weight), **constants(config),
+    )  # fmt: skip
     if splits > 1:
         merge(to, out, NO_SCALES)
     return out
 
 
 def _per_split(m: int, n: int, k_tiles: int, sm_count: int, config: Config) -> int:
-    """K tiles a program takes: by `splits` of the configuration if it names that, else by `split_count`.
+    """K tiles a program takes: by `splits` of the configuration if it names that, by `split_count` if it has `per_sm`.
 
     Bytes of a partial result over those of a K tile: BLOCK_M BLOCK_N 4 / (128 (BLOCK_N / 2 + BLOCK_M 2)).
     """
     splits = int(config.meta.get("splits", 0))
-    if not splits:
+    if not splits and "per_sm" in config.meta:
         block_m, block_n = int(config.meta["BLOCK_M"]), int(config.meta["BLOCK_N"])
-        tiles = ceil_div(m, block_m) * ceil_div(n, block_n)
+        tiles = tile_count(m, n, config)
         partial_tiles = 4 * block_m * block_n / (TILE_K * (block_n / 2 + 2 * block_m))
         most = max(1, min(MOST_SPLITS, MOST_PARTIAL // (4 * m * n)))
         splits = split_count(tiles, k_tiles, sm_count * int(config.meta["per_sm"]), partial_tiles, most)

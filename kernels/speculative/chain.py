@@ -6,10 +6,10 @@ import torch
 import triton
 import triton.language as tl
 
-from perfmodel.kernels.checks import check_range, check_tensor
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config, select
 
-from .rows import COLDEST, LOGITS, _merge, _probability, _scale, check_temperature, launch_blocks
+from .rows import COLDEST, _merge, _probability, _scale, check_chain, check_drawn, launch_blocks, new_ints
 from .sampling import _write_plan, new_plan, sample_planned, sample_reference, scan_options
 
 
@@ -66,6 +66,7 @@ def _scan_kernel(
         tl.store(count + request, rejected.to(tl.int32))
 
 
+@entry
 def verify_chain(
     target_logits: torch.Tensor,
     draft_logits: torch.Tensor | None,
@@ -95,13 +96,12 @@ def verify_chain(
 
     Four launches, none of which waits for the host.
     """
-    _check(target_logits, draft_logits, draft_tokens, draft_lengths, uniforms, sample_uniforms, temperature)
-    requests, steps, vocabulary = target_logits.shape
+    requests, steps, vocabulary = check_chain(target_logits, draft_tokens, draft_lengths)
     most = steps - 1
+    check_drawn(target_logits, draft_logits, most, uniforms, sample_uniforms, temperature)
     config = config or select("spec_chain", target_logits, vocabulary=vocabulary)
     tops, sums = launch_blocks(target_logits, draft_logits, temperature, draft_lengths, config)
-    tokens = torch.empty((requests, steps), dtype=torch.int32, device=target_logits.device)
-    accepted = torch.empty(requests, dtype=torch.int32, device=target_logits.device)
+    tokens, accepted = new_ints(target_logits, (requests, steps), (requests,))
     plan = new_plan(requests, 1, accepted)
     splits = tops.shape[1]
     block_g, block_s = triton.next_power_of_2(steps), triton.next_power_of_2(splits)
@@ -114,30 +114,6 @@ def verify_chain(
     exclude = draft_logits is None
     sample_planned(target_logits, draft_logits, plan, temperature, sample_uniforms, tokens, exclude, config)
     return tokens, accepted
-
-
-def _check(
-    target_logits: torch.Tensor,
-    draft_logits: torch.Tensor | None,
-    draft_tokens: torch.Tensor,
-    draft_lengths: torch.Tensor,
-    uniforms: torch.Tensor,
-    sample_uniforms: torch.Tensor,
-    temperature: torch.Tensor,
-) -> None:
-    check_tensor("target_logits", target_logits, (None, None, None), LOGITS)
-    requests, steps, vocabulary = target_logits.shape
-    check_range("the number of requests", requests, 1, 65536)
-    check_range("the number of drafts (rows of target_logits less one)", steps - 1, 1, 64)
-    check_range("the vocabulary", vocabulary, 2, 2**20)
-    each = (requests, steps - 1)
-    if draft_logits is not None:
-        check_tensor("draft_logits", draft_logits, (*each, vocabulary), LOGITS, like=target_logits)
-    check_tensor("draft_tokens", draft_tokens, each, (torch.int32,), like=target_logits, align=4)
-    check_tensor("draft_lengths", draft_lengths, (requests,), (torch.int32,), like=target_logits, align=4)
-    check_tensor("uniforms", uniforms, each, (torch.float32,), like=target_logits, align=4)
-    check_tensor("sample_uniforms", sample_uniforms, (requests,), (torch.float32,), like=target_logits, align=4)
-    check_temperature(temperature, requests, target_logits)
 
 
 def verify_chain_reference(

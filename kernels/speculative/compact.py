@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
 
-from perfmodel.kernels.checks import check_range, check_tensor, require
+from perfmodel.kernels.checks import MOST, check_apart, check_range, check_tensor, require
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config, select
 
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -46,6 +49,7 @@ def _compact_kernel(
         tl.store(values + goal[:, None] + column[None, :], value, mask=mask)
 
 
+@entry
 def compact_kv(
     key_cache: torch.Tensor,
     value_cache: torch.Tensor | None,
@@ -66,27 +70,34 @@ def compact_kv(
     cache). block_table: int32 [B, pages of the longest], the page number of each of a request's pages. prefix_lengths:
     int32 [B], entries before node 0. path: int32 [B, depth + 1] and accepted: int32 [B], as tree verification returns
     them: path[i] >= i, growing along i, which holds where a node's number exceeds its parent's. Values on the device
-    are not checked. B, layers up to 65535; depth up to 63. config: instead of the table's. Raises KernelInputError.
+    are not checked. At least one page and one column of the table; B, layers up to 65535; depth up to 63. config:
+    instead of the table's. Raises KernelInputError.
     """
     require(key_cache.dim() >= 4, f"key_cache has shape {tuple(key_cache.shape)}, [layers, pages, page, ...] is needed")
     dtype = key_cache.dtype
+    wide = dtype.itemsize
+    require(wide in _WORDS, f"key_cache is {dtype}, of {wide} bytes; types of 1, 2, 4 or 8 bytes are supported")
     check_tensor("key_cache", key_cache, [None] * key_cache.dim(), (dtype,))
     if value_cache is not None:
         check_tensor("value_cache", value_cache, key_cache.shape, (dtype,), like=key_cache)
+        check_apart("key_cache", key_cache, {"value_cache": value_cache})
     layers, pages, page = key_cache.shape[:3]
     check_range("the number of layers", layers, 1, 65535)
+    check_range("the number of pages", pages, 1, MOST)
+    check_range("the entries of a page", page, 1, MOST)
     ints = (torch.int32,)
     check_tensor("block_table", block_table, (None, None), ints, like=key_cache, align=4)
     requests, most_pages = block_table.shape
     check_range("the number of requests", requests, 1, 65535)
+    check_range("the pages of a request (columns of block_table)", most_pages, 1, MOST)
     check_tensor("prefix_lengths", prefix_lengths, (requests,), ints, like=key_cache, align=4)
     check_tensor("path", path, (requests, None), ints, like=key_cache, align=4)
     check_range("the depth (columns of path less one)", path.shape[1] - 1, 1, 63)
     check_tensor("accepted", accepted, (requests,), ints, like=key_cache, align=4)
-    width = key_cache[0, 0, 0].numel()
+    width = math.prod(key_cache.shape[3:])
     check_range("the numbers in one entry", width, 1, 2**20)
     config = config or select("spec_compact", key_cache, depth=path.shape[1] - 1)
-    word = _WORDS[dtype.itemsize]
+    word = _WORDS[wide]
     keys = key_cache.view(word)
     values = keys if value_cache is None else value_cache.view(word)
     _compact_kernel[(requests, layers, triton.cdiv(width, int(config.meta["BLOCK_W"])))](

@@ -6,10 +6,10 @@ import torch
 import triton
 import triton.language as tl
 
-from perfmodel.kernels.checks import check_range, check_tensor
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config, select
 
-from .rows import LOGITS
+from .rows import check_chain, new_ints
 from .sampling import scan_options
 
 
@@ -74,6 +74,7 @@ def launch_argmax(
     return tops, places
 
 
+@entry
 def verify_greedy(
     target_logits: torch.Tensor, draft_tokens: torch.Tensor, draft_lengths: torch.Tensor, config: Config | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -88,18 +89,10 @@ def verify_greedy(
     Returns tokens, int32 [B, G + 1]: the accepted drafts, the target's next choice, then -1; and int32 [B], the number
     of accepted drafts. Raises KernelInputError.
     """
-    check_tensor("target_logits", target_logits, (None, None, None), LOGITS)
-    requests, steps, vocabulary = target_logits.shape
-    check_range("the number of requests", requests, 1, 65536)
-    check_range("the number of drafts (rows of target_logits less one)", steps - 1, 1, 64)
-    check_range("the vocabulary", vocabulary, 2, 2**20)
-    ints = (torch.int32,)
-    check_tensor("draft_tokens", draft_tokens, (requests, steps - 1), ints, like=target_logits, align=4)
-    check_tensor("draft_lengths", draft_lengths, (requests,), ints, like=target_logits, align=4)
+    requests, steps, vocabulary = check_chain(target_logits, draft_tokens, draft_lengths)
     config = config or select("spec_greedy", target_logits, vocabulary=vocabulary)
     tops, places = launch_argmax(target_logits, draft_lengths, config)
-    tokens = torch.empty((requests, steps), dtype=torch.int32, device=target_logits.device)
-    accepted = torch.empty(requests, dtype=torch.int32, device=target_logits.device)
+    tokens, accepted = new_ints(target_logits, (requests, steps), (requests,))
     block_g, block_s = triton.next_power_of_2(steps), triton.next_power_of_2(tops.shape[1])
     _match_kernel[(requests,)](
         tops, places, draft_tokens, draft_lengths, tokens, accepted, steps - 1, tops.shape[1],

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from perfmodel.kernels.checks import check_range, check_tensor
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config, select
 
 LOGITS = (torch.bfloat16, torch.float16, torch.float32)
@@ -119,11 +120,57 @@ def launch_blocks(
     return tops, sums
 
 
+def check_chain(target_logits: torch.Tensor, draft_tokens: torch.Tensor, draft_lengths: torch.Tensor) -> torch.Size:
+    """Check what greedy and sampled verification of a chain have in common; requests, drafts + 1, vocabulary."""
+    shape = check_logits(target_logits)
+    check_range("the number of drafts (rows of target_logits less one)", shape[1] - 1, 1, 64)
+    check_ints(target_logits, (shape[0], shape[1] - 1), draft_tokens=draft_tokens)
+    check_ints(target_logits, (shape[0],), draft_lengths=draft_lengths)
+    return shape
+
+
+def check_logits(target_logits: torch.Tensor) -> torch.Size:
+    """Check the target's logits, [requests, rows, vocabulary] with any number of rows; their shape."""
+    check_tensor("target_logits", target_logits, (None, None, None), LOGITS)
+    check_range("the number of requests", target_logits.shape[0], 1, 65536)
+    check_range("the vocabulary", target_logits.shape[2], 2, 2**20)
+    return target_logits.shape
+
+
+def check_drawn(
+    like: torch.Tensor,
+    draft_logits: torch.Tensor | None,
+    steps: int,
+    uniforms: torch.Tensor,
+    sample_uniforms: torch.Tensor,
+    temperature: torch.Tensor,
+) -> None:
+    """Check what sampled verification of `steps` drafts a request has beside the target's logits, `like`."""
+    requests, _, vocabulary = like.shape
+    if draft_logits is not None:
+        check_tensor("draft_logits", draft_logits, (requests, steps, vocabulary), LOGITS, like=like)
+    check_tensor("uniforms", uniforms, (requests, steps), (torch.float32,), like=like, align=4)
+    check_tensor("sample_uniforms", sample_uniforms, (requests,), (torch.float32,), like=like, align=4)
+    check_temperature(temperature, requests, like)
+
+
+def check_ints(like: torch.Tensor, shape: tuple[int, ...], **tensors: torch.Tensor) -> None:
+    """Check int32 tensors of one shape, by name, on the device of `like`."""
+    for name, tensor in tensors.items():
+        check_tensor(name, tensor, shape, (torch.int32,), like=like, align=4)
+
+
 def check_temperature(temperature: torch.Tensor, requests: int, like: torch.Tensor) -> None:
     """Check the temperatures, float32 [requests]; their values are not looked at."""
     check_tensor("temperature", temperature, (requests,), (torch.float32,), like=like, align=4)
 
 
+def new_ints(like: torch.Tensor, *shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    """Int32 tensors to be written, on the device of `like`."""
+    return [torch.empty(shape, dtype=torch.int32, device=like.device) for shape in shapes]
+
+
+@entry
 def logsumexp_rows(logits: torch.Tensor, temperature: torch.Tensor, config: Config | None = None) -> torch.Tensor:
     """log(sum(exp(x / T))) of each row of logits, float32 [rows]: the pass over the vocabulary that verification makes.
 

@@ -6,11 +6,12 @@ import torch
 import triton
 import triton.language as tl
 
-from perfmodel.kernels.checks import check_range, check_tensor
+from perfmodel.kernels.checks import check_range
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config, select
 
 from .greedy import _choices, launch_argmax
-from .rows import LOGITS
+from .rows import check_ints, check_logits, new_ints
 from .sampling import scan_options
 
 MOST_NODES = 64
@@ -49,6 +50,7 @@ def _walk_kernel(
     tl.store(accepted + request, taken)
 
 
+@entry
 def verify_tree_greedy(
     target_logits: torch.Tensor,
     node_tokens: torch.Tensor,
@@ -70,13 +72,10 @@ def verify_tree_greedy(
     [B, depth + 1]: the nodes walked through, from 0, then -1; and int32 [B], the number of accepted drafts.
     Raises KernelInputError.
     """
-    check_tree(target_logits, node_tokens, parents, depth)
-    requests, nodes, vocabulary = target_logits.shape
+    requests, nodes, vocabulary = check_tree(target_logits, node_tokens, parents, depth)
     config = config or select("spec_greedy", target_logits, vocabulary=vocabulary)
     tops, places = launch_argmax(target_logits, None, config)
-    tokens = torch.empty((requests, depth + 1), dtype=torch.int32, device=target_logits.device)
-    path = torch.empty_like(tokens)
-    accepted = torch.empty(requests, dtype=torch.int32, device=target_logits.device)
+    tokens, path, accepted = new_ints(target_logits, (requests, depth + 1), (requests, depth + 1), (requests,))
     block_n, block_s = triton.next_power_of_2(nodes), triton.next_power_of_2(tops.shape[1])
     _walk_kernel[(requests,)](
         tops, places, node_tokens, parents, tokens, path, accepted, nodes, depth, tops.shape[1],
@@ -85,16 +84,15 @@ def verify_tree_greedy(
     return tokens, path, accepted
 
 
-def check_tree(target_logits: torch.Tensor, node_tokens: torch.Tensor, parents: torch.Tensor, depth: int) -> None:
-    """Check what greedy and sampled verification of a tree have in common."""
-    check_tensor("target_logits", target_logits, (None, None, None), LOGITS)
-    requests, nodes, vocabulary = target_logits.shape
-    check_range("the number of requests", requests, 1, 65536)
+def check_tree(
+    target_logits: torch.Tensor, node_tokens: torch.Tensor, parents: torch.Tensor, depth: int
+) -> tuple[int, int, int]:
+    """Check what greedy and sampled verification of a tree have in common; requests, nodes and vocabulary."""
+    requests, nodes, vocabulary = check_logits(target_logits)
     check_range("the number of nodes", nodes, 2, MOST_NODES)
-    check_range("the vocabulary", vocabulary, 2, 2**20)
     check_range("depth", depth, 1, nodes - 1)
-    for name, tensor in (("node_tokens", node_tokens), ("parents", parents)):
-        check_tensor(name, tensor, (requests, nodes), (torch.int32,), like=target_logits, align=4)
+    check_ints(target_logits, (requests, nodes), node_tokens=node_tokens, parents=parents)
+    return requests, nodes, vocabulary
 
 
 def verify_tree_greedy_reference(

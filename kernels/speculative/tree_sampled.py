@@ -6,11 +6,11 @@ import torch
 import triton
 import triton.language as tl
 
-from perfmodel.kernels.checks import check_tensor
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config, select
 
 from .chain import _at
-from .rows import COLDEST, LOGITS, _merge, _probability, _scale, check_temperature, launch_blocks
+from .rows import COLDEST, _merge, _probability, _scale, check_drawn, launch_blocks, new_ints
 from .sampling import _less, _write_plan, new_plan, sample_planned, sample_reference, scan_options
 from .tree import check_tree, walked
 
@@ -148,6 +148,7 @@ def _exclusive_kernel(
     )
 
 
+@entry
 def verify_tree_sampled(
     target_logits: torch.Tensor,
     draft_logits: torch.Tensor | None,
@@ -181,19 +182,11 @@ def verify_tree_sampled(
     Returns tokens, int32 [B, depth + 1]: the accepted drafts, the sampled token, then -1; path, int32 [B, depth + 1]:
     the nodes walked through, from 0, then -1; and int32 [B], the number of accepted drafts. Raises KernelInputError.
     """
-    check_tree(target_logits, node_tokens, parents, depth)
-    requests, nodes, vocabulary = target_logits.shape
-    like = target_logits
-    if draft_logits is not None:
-        check_tensor("draft_logits", draft_logits, (requests, nodes, vocabulary), LOGITS, like=like)
-    check_tensor("uniforms", uniforms, (requests, nodes), (torch.float32,), like=like, align=4)
-    check_tensor("sample_uniforms", sample_uniforms, (requests,), (torch.float32,), like=like, align=4)
-    check_temperature(temperature, requests, target_logits)
+    requests, nodes, vocabulary = check_tree(target_logits, node_tokens, parents, depth)
+    check_drawn(target_logits, draft_logits, nodes, uniforms, sample_uniforms, temperature)
     config = config or select("spec_tree", target_logits, vocabulary=vocabulary)
     tops, sums = launch_blocks(target_logits, draft_logits, temperature, None, config)
-    tokens = torch.empty((requests, depth + 1), dtype=torch.int32, device=like.device)
-    path = torch.empty_like(tokens)
-    accepted = torch.empty(requests, dtype=torch.int32, device=like.device)
+    tokens, path, accepted = new_ints(target_logits, (requests, depth + 1), (requests, depth + 1), (requests,))
     plan = new_plan(requests, nodes, accepted)
     splits = tops.shape[1]
     block_n, block_s = triton.next_power_of_2(nodes), triton.next_power_of_2(splits)

@@ -6,8 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
-from perfmodel.kernels.checks import check_multiple, check_range, check_tensor, require
+from perfmodel.kernels.checks import MOST, check_apart, check_multiple, check_place, check_range, check_tensor, require
 from perfmodel.kernels.device import target
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config, select
 
 FLOATS = (torch.float32,)
@@ -99,24 +100,29 @@ def _check_vector(name: str, x: torch.Tensor, like: torch.Tensor | None = None) 
     return int(x.shape[0])
 
 
+@entry
 def copy(x: torch.Tensor, out: torch.Tensor, config: Config | None = None) -> None:
     """out = x; float32 [n], n up to 2^38, contiguous, apart. Bytes moved: 8 n. Raises KernelInputError."""
     n = _check_vector("x", x)
     _check_vector("out", out, x)
+    check_apart("out", out, {"x": x})
     config = config or select("support_copy", x)
     _copy_kernel[(triton.cdiv(n, int(config.meta["BLOCK"])),)](x, out, n, **config.options())
 
 
+@entry
 def triad(x: torch.Tensor, y: torch.Tensor, factor: float, out: torch.Tensor, config: Config | None = None) -> None:
     """out = x + factor * y (STREAM's triad); float32 [n], n up to 2^38, contiguous, apart. Bytes moved: 12 n.
     Raises KernelInputError."""
     n = _check_vector("x", x)
     _check_vector("y", y, x)
     _check_vector("out", out, x)
+    check_apart("out", out, {"x": x, "y": y})
     config = config or select("support_triad", x)
     _triad_kernel[(triton.cdiv(n, int(config.meta["BLOCK"])),)](x, y, out, factor, n, **config.options())
 
 
+@entry
 def read_sum(x: torch.Tensor, config: Config | None = None) -> torch.Tensor:
     """Partial sums of x, one a program: reading alone. x: float32 [n], n up to 2^38, contiguous. Bytes moved: 4 n.
     Raises KernelInputError."""
@@ -129,6 +135,7 @@ def read_sum(x: torch.Tensor, config: Config | None = None) -> torch.Tensor:
     return out
 
 
+@entry
 def cached_read_sum(x: torch.Tensor, passes: int, config: Config | None = None) -> torch.Tensor:
     """passes x the sum of x, once a program: reading from the L2 cache, if x is small enough to stay in it.
 
@@ -147,6 +154,7 @@ def cached_read_sum(x: torch.Tensor, passes: int, config: Config | None = None) 
     return out
 
 
+@entry
 def gather_sum(pool: torch.Tensor, index: torch.Tensor, config: Config | None = None) -> torch.Tensor:
     """Partial sums of the rows pool[index], one a program: reading scattered rows, as of a paged cache.
 
@@ -154,6 +162,7 @@ def gather_sum(pool: torch.Tensor, index: torch.Tensor, config: Config | None = 
     row numbers, not checked; n up to 2^30. Returns [programs, W]. Bytes moved: n (4 W + 4). Raises KernelInputError.
     """
     check_tensor("pool", pool, (None, None), FLOATS)
+    check_range("the number of rows of pool", pool.shape[0], 1, MOST)
     width = pool.shape[1]
     require(width in (64, 128, 256, 512, 1024), f"pool has rows of {width}, a power of two from 64 to 1024 is needed")
     check_tensor("index", index, (None,), (torch.int32,), like=pool)
@@ -166,6 +175,7 @@ def gather_sum(pool: torch.Tensor, index: torch.Tensor, config: Config | None = 
     return out
 
 
+@entry
 def exp2_loop(x: torch.Tensor, passes: int, config: Config | None = None) -> torch.Tensor:
     """Apply v -> 2^v - 1, which holds 0 fixed and draws all below 1 to it, 16 passes times in every program.
 
@@ -175,6 +185,7 @@ def exp2_loop(x: torch.Tensor, passes: int, config: Config | None = None) -> tor
     return _register_loop("support_exp2", _exp2_kernel, x, passes, config)
 
 
+@entry
 def fma_loop(x: torch.Tensor, passes: int, config: Config | None = None) -> torch.Tensor:
     """Apply v -> v / 2 + x, which tends to 2 x, 16 passes times in every program.
 
@@ -201,8 +212,13 @@ def _register_loop(
     return out
 
 
+@entry
 def empty(like: torch.Tensor, config: Config | None = None) -> None:
-    """A kernel of one program that does nothing, on the device of `like`: what a launch costs."""
+    """A kernel of one program that does nothing, on the device of `like`, any tensor: what a launch costs.
+
+    Raises KernelInputError.
+    """
+    check_place("like", like)
     config = config or select("support_empty", like)
     _empty_kernel[(1,)](**_launch(config))
 

@@ -22,8 +22,8 @@ SMALLEST = 1e-10
 def check_code(name: str, dtype: torch.dtype, like: torch.Tensor) -> None:
     """Refuse a type that is no code, and FP8 where the GPU cannot convert to it."""
     require(dtype in CODES, f"{name} is {str(dtype).removeprefix('torch.')}, int8 or float8_e4m3fn is needed")
-    old = dtype != torch.int8 and target(like).arch == "sm_80"
-    require(not old, f"{name} is float8_e4m3fn, which sm_80 cannot convert to; use int8 there")
+    able = dtype == torch.int8 or target(like).fp8
+    require(able, f"{name} is float8_e4m3fn, which GPUs before sm_89 cannot convert to; use int8 there")
 
 
 @triton.jit

@@ -6,7 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from perfmodel.kernels.checks import check_tensor, require
+from perfmodel.kernels.checks import check_apart, check_tensor, require
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config, select
 
 from .codes import LIMIT, _encode, _scale_of, check_code, encode_reference, scale_reference
@@ -46,6 +47,7 @@ def _kv_kernel(
         _keep_coded(v + row * v_row, v_scales, value_cache, slot, head, HEADS, V_DIM, LIMIT, BY_TOKEN, BLOCK_V)
 
 
+@entry
 def quantize_kv(
     k: torch.Tensor,
     v: torch.Tensor,
@@ -64,7 +66,7 @@ def quantize_kv(
 
     k: [T, HK, D], v: [T, HK, DV], bfloat16, float16 or float32, of one type; the heads of a row packed, rows any
     distance apart. slots: int64 [T], page number x page size + place in the page; a row with a negative one is not
-    kept. key_cache: [pages, page, HK, D], value_cache: [pages, page, HK, DV], int8 or float8_e4m3fn (not on sm_80).
+    kept. key_cache: [pages, page, HK, D], value_cache: [pages, page, HK, DV], int8 or float8_e4m3fn (from sm_89 on).
     key_scales and value_scales: float32, both of one of the two shapes. Values on the device are not checked. config:
     instead of the table's. Raises KernelInputError.
     """
@@ -100,6 +102,10 @@ def _check(
     shape = (*key_cache.shape[:2], k.shape[1]) if by_token else (k.shape[1],)
     for name, scales in (("key_scales", key_scales), ("value_scales", value_scales)):
         check_tensor(name, scales, shape, (torch.float32,), like=k)
+        check_apart(name, scales, {"key_cache": key_cache, "value_cache": value_cache})
+    if by_token:
+        check_apart("key_scales", key_scales, {"value_scales": value_scales, "k": k, "v": v})
+        check_apart("value_scales", value_scales, {"k": k, "v": v})
     return by_token
 
 

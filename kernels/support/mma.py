@@ -6,8 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
-from perfmodel.kernels.checks import check_range, check_tensor, require
+from perfmodel.kernels.checks import check_place, check_range, check_tensor, require
 from perfmodel.kernels.device import target
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config, select
 
 from .codes import check_code
@@ -30,10 +31,11 @@ def _mma_kernel(
     tl.store(out + base + m[:, None] * BLOCK_N + n[None, :], total)
 
 
+@entry
 def mma_loop(a: torch.Tensor, b: torch.Tensor, passes: int, config: Config | None = None) -> torch.Tensor:
     """passes x a b^T in every program, one matrix instruction after another without loads between them.
 
-    a: [M, K], b: [N, K], of one type: bfloat16, float16, int8 or float8_e4m3fn (not on sm_80), contiguous; M, N and K
+    a: [M, K], b: [N, K], of one type: bfloat16, float16, int8 or float8_e4m3fn (from sm_89 on), contiguous; M, N and K
     as `mma_tile` says. passes: 1 to 2^24. Returns float32 (int32 for int8, which may wrap) [programs, M, N]. FLOPs:
     programs x passes x 2 M N K. On sm_100 Triton 3.6 makes int8 products with mma.sync, not with the tensor memory's
     instruction (3.9 does), and that is what is measured. Raises KernelInputError.
@@ -56,8 +58,13 @@ def mma_loop(a: torch.Tensor, b: torch.Tensor, passes: int, config: Config | Non
     return out
 
 
+@entry
 def mma_tile(dtype: torch.dtype, like: torch.Tensor) -> tuple[int, int, int]:
-    """M, N and K of the operands that `mma_loop` takes in this type on the device of `like`."""
+    """M, N and K of the operands that `mma_loop` takes in this type on the device of `like`, any tensor.
+
+    Raises KernelInputError.
+    """
+    check_place("like", like)
     require(dtype in TYPES, f"dtype is {str(dtype).removeprefix('torch.')}, which has no matrix loop")
     meta = select("support_mma", like, itemsize=dtype.itemsize).meta
     return int(meta["BLOCK_M"]), int(meta["BLOCK_N"]), int(meta["BLOCK_K"])

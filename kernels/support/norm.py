@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
 
 from perfmodel.kernels.checks import check_range, check_tensor, require
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config, select
 
 ACTIVATIONS = (torch.bfloat16, torch.float16, torch.float32)
@@ -52,6 +55,7 @@ def _rms_norm_kernel(
             tl.store(out + base + start + column, (value * scale * gain).to(out.dtype.element_ty), mask=mask)
 
 
+@entry
 def rms_norm(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -73,7 +77,7 @@ def rms_norm(
     check_range("the number of rows", tokens, 1, 2**31 - 1)
     check_range("the hidden size", hidden, 1, 2**17)
     check_tensor("weight", weight, (hidden,), ACTIVATIONS, like=x)
-    require(eps > 0, f"eps is {eps}, a positive number is needed")
+    require(0 < eps < math.inf, f"eps is {eps}, a positive number is needed")
     if residual is not None:
         check_tensor("residual", residual, (tokens, hidden), (x.dtype,), like=x)
     config = config or select("support_rms_norm", x, hidden=hidden)

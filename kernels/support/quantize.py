@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from perfmodel.kernels.checks import check_range, check_tensor
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config, select
 
 from .codes import LIMIT, _encode, _scale_of, check_code, encode_reference, scale_reference
@@ -52,14 +53,16 @@ def _blocks_kernel(x, codes, scales, K, GROUPS, LIMIT: tl.constexpr, BLOCK_G: tl
     tl.store(scales + row * GROUPS + group, scale, mask=group < GROUPS)
 
 
+@entry
 def quantize_rows(
     x: torch.Tensor, dtype: torch.dtype = torch.float8_e4m3fn, config: Config | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes and a scale a row (token): x is about codes * scale, scale = max |x| / 127 (int8) or / 448 (FP8).
 
-    x: [T, K], bfloat16, float16 or float32, contiguous, finite. dtype: int8 or float8_e4m3fn (not on sm_80). The factor
-    limit / max |x| multiplies x in float32, then the nearest code is taken (of two, the even one). A row whose largest
-    number is below 1e-10 is coded as if that were 1e-10. T up to 2^31 - 1, K 1 to 2^20. config: instead of the table's.
+    x: [T, K], bfloat16, float16 or float32, contiguous, finite. dtype: int8 or float8_e4m3fn (from sm_89 on). The
+    factor limit / max |x| multiplies x in float32, then the nearest code is taken (of two, the even one). A row whose
+    largest number is below 1e-10 is coded as if that were 1e-10. T up to 2^31 - 1, K 1 to 2^20. config: instead of the
+    table's.
 
     Returns codes [T, K] and scales, float32 [T]. Bytes moved: T K of each type. Raises KernelInputError.
     """
@@ -72,12 +75,14 @@ def quantize_rows(
     return codes, scales
 
 
+@entry
 def quantize_blocks(
     x: torch.Tensor, dtype: torch.dtype = torch.float8_e4m3fn, config: Config | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes and a scale a block of 128 columns of a row; otherwise as `quantize_rows`.
 
-    Returns codes [T, K] and scales, float32 [T, cdiv(K, 128)]; the last block of a row may be shorter.
+    Returns codes [T, K] and scales, float32 [T, cdiv(K, 128)]; the last block of a row may be shorter. Raises
+    KernelInputError.
     """
     tokens, columns = _check(x, dtype)
     groups = triton.cdiv(columns, GROUP)

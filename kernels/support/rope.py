@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
 
-from perfmodel.kernels.checks import check_tensor, require
+from perfmodel.kernels.checks import (
+    MOST,
+    check_apart,
+    check_multiple,
+    check_range,
+    check_tensor,
+    check_written,
+    require,
+)
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config, select
 
 from .norm import ACTIVATIONS
@@ -90,6 +101,7 @@ def _rope_kernel(
             _rotate(x, k, head, angles, KV_HEADS, DIM, HALF, False, INTERLEAVED, False, BLOCK_P)
 
 
+@entry
 def rope_and_cache(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -110,11 +122,12 @@ def rope_and_cache(
     head are left as they are.
 
     q: [T, H, D], k: [T, HK, D], v: [T, HK, DV], bfloat16, float16 or float32, of one type; the heads of a row packed,
-    rows any distance apart (slices of one QKV tensor). table: float32 [positions, R], cosines in the first R/2 columns,
-    sines in the others; R even, up to D. positions: int32 or int64 [T], within the table. slots: int64 [T], page number
-    x page size + place in the page; a row with a negative one is not kept. key_cache: [pages, page, HK, D],
-    value_cache: [pages, page, HK, DV], of the type of k. Without slots, caches and v nothing is kept. Values on the
-    device are not checked. D, DV up to 1024, heads up to 1024. config: instead of the table's.
+    rows any distance apart (slices of one QKV tensor), but none in another's place: q and k are written. table: float32
+    [positions, R], cosines in the first R/2 columns, sines in the others; R even, up to D. positions: int32 or int64
+    [T], within the table. slots: int64 [T], page number x page size + place in the page; a row with a negative one is
+    not kept. key_cache: [pages, page, HK, D], value_cache: [pages, page, HK, DV], of the type of k, of at least one
+    page. Without slots, caches and v nothing is kept. Values on the device are not checked. D, DV up to 1024, heads up
+    to 1024. config: instead of the table's.
 
     Computed in float32. Bytes moved: each of q, k twice, v once, and the kept rows. Raises KernelInputError.
     """
@@ -152,7 +165,12 @@ def _check(
     turned = table.shape[1]
     fits = turned % 2 == 0 and 2 <= turned <= q.shape[2]
     require(fits, f"table has {turned} columns, an even number from 2 to the head's {q.shape[2]} is needed")
+    check_range("the positions in table (rows)", table.shape[0], 1, MOST)
     check_tensor("positions", positions, (q.shape[0],), (torch.int32, torch.int64), like=q, align=4)
+    check_written("q", q)
+    check_written("k", k)
+    check_apart("q", q, {"k": k, "v": v, "table": table, "positions": positions})
+    check_apart("k", k, {"v": v, "table": table, "positions": positions})
     kept = (v, slots, key_cache, value_cache)
     if v is None or slots is None or key_cache is None or value_cache is None:
         require(all(x is None for x in kept), "v, slots, key_cache and value_cache are given together or not at all")
@@ -163,11 +181,22 @@ def _check(
     )
     check_slots(slots, k)
     check_caches(key_cache, value_cache, k, v, k.dtype)
+    check_apart("q", q, {"key_cache": key_cache, "value_cache": value_cache})
     return int(turned // 2)
 
 
-def rotary_table(positions: int, turned: int, base: float = 10000.0, device: str = "cpu") -> torch.Tensor:
-    """Cosines and sines of position x base^(-2i / R): float32 [positions, R], R = `turned` even (Su et al. 2021)."""
+@entry
+def rotary_table(
+    positions: int, turned: int, base: float = 10000.0, device: torch.device | str = "cpu"
+) -> torch.Tensor:
+    """Cosines and sines of position x base^(-2i / R): float32 [positions, R], R = `turned` even (Su et al. 2021).
+
+    positions: 1 to 2^31 - 1. turned: 2 to 1024. base: above 0. Raises KernelInputError.
+    """
+    check_range("positions", positions, 1, MOST)
+    check_range("turned", turned, 2, 1024)
+    check_multiple("turned", turned, 2)
+    require(0 < base < math.inf, f"base is {base}, a number above 0 is needed")
     steps = torch.arange(0, turned, 2, dtype=torch.float64) / turned
     angles = torch.arange(positions, dtype=torch.float64)[:, None] / base**steps
     return torch.cat([angles.cos(), angles.sin()], dim=1).float().to(device)

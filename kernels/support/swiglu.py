@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from perfmodel.kernels.checks import check_range, check_tensor, require
+from perfmodel.kernels.entry import entry
 from perfmodel.kernels.table import Config, select
 
 from .norm import ACTIVATIONS
@@ -29,6 +30,7 @@ def _swiglu_kernel(x, out, F, BLOCK_F: tl.constexpr):
     tl.store(out + row * F + column, _gated(gate, up).to(out.dtype.element_ty), mask=mask)
 
 
+@entry
 def swiglu(x: torch.Tensor, config: Config | None = None) -> torch.Tensor:
     """silu(gate) * up, with silu(z) = z / (1 + exp(-z)); gate and up lie side by side.
 

@@ -49,6 +49,18 @@ def test_shipped_configurations(findings, kind) -> None:
     assert findings[kind] == []
 
 
+@pytest.mark.parametrize("family", KEPT)
+def test_rows_say_what_smaller_gpus_do_not_have(family) -> None:
+    """What asks for more shared memory than the 99 KiB of sm_86, sm_89 and sm_120 takes a row with that condition."""
+    for name, record in KEPT[family]["cases"].items():
+        kernel, arch, _ = name.split("/", 2)
+        asked = max(launch["shared"] for launch in record["launches"])
+        if arch == "sm_80" and asked > 99 * 1024:
+            table = json.loads((ROOT / "kernels" / "data" / f"{kernel}.json").read_text())
+            row = next(i for taken, _, i in record["rows"] if taken == kernel)
+            assert table["architectures"]["sm_80"][row].get("when", {}).get("shared", [0])[0] >= asked, name
+
+
 def test_documentation_is_up_to_date() -> None:
     """docs/kernels.md is what the figures, tables and docstrings make it."""
     done = tool("doc", "--check")

@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from perfmodel.kernels.checks import KernelInputError, check_multiple, check_range, check_tensor, require
+from perfmodel.kernels.checks import (
+    KernelInputError,
+    check_apart,
+    check_multiple,
+    check_range,
+    check_tensor,
+    check_written,
+    require,
+)
+from perfmodel.kernels.device import assume
 
 pytestmark = pytest.mark.interpreter
 
@@ -39,12 +48,83 @@ def test_bad_tensors(tensor, shape, dtypes, more, message) -> None:
         (GOOD.T, (8, 4), {"contiguous": False}),
         (ODD, (8, 8), {"align": 2}),
         (torch.empty(0, 8, dtype=F16), (0, 8), {}),
-        (torch.empty(4, 8, dtype=F16, device="meta"), (4, 8), {}),
     ],
 )
 def test_good_tensors(tensor, shape, more) -> None:
-    """What is allowed passes: any length, any stride or alignment where so asked, empty, on the meta device."""
+    """What is allowed passes: any length, any stride or alignment where so asked, empty."""
     check_tensor("x", tensor, shape, (F16, BF16), **more)
+
+
+def test_tensors_without_data_are_for_compiling_alone() -> None:
+    """On the meta device a tensor is refused, unless launches are compiled and nothing else."""
+    nothing = torch.empty(4, 8, dtype=F16, device="meta")
+    with pytest.raises(KernelInputError, match="x is on meta; the interpreter takes CPU tensors"):
+        check_tensor("x", nothing, (4, 8), (F16,))
+    with assume("sm_90"), pytest.raises(KernelInputError, match="x is on meta"):
+        check_tensor("x", nothing, (4, 8), (F16,))
+    with assume("sm_90", ahead_of_time=True):
+        check_tensor("x", nothing, (4, 8), (F16,))
+        with pytest.raises(KernelInputError, match="y is on cpu, the others are on meta"):
+            check_tensor("y", GOOD, (4, 8), (F16,), like=nothing)
+
+
+WHOLE = torch.zeros(6, 10)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "fits"),
+    [
+        (WHOLE, True),
+        (WHOLE.T, True),
+        (WHOLE[:, ::3], True),
+        (WHOLE[:, 2:5], True),
+        (WHOLE[:1].expand(6, 10), False),
+        (WHOLE[:, :1].expand(6, 10), False),
+        (WHOLE[:1, :1].expand(1, 1), True),
+        (WHOLE.as_strided((3, 4), (3, 1)), False),
+        (WHOLE.as_strided((3, 4), (4, 1)), True),
+        (WHOLE[:0], True),
+    ],
+)
+def test_what_is_written_holds_each_element_once(tensor, fits) -> None:
+    """Transposed, sliced and packed tensors do; expanded ones, and rows that overlap, do not."""
+    if fits:
+        check_written("x", tensor)
+    else:
+        with pytest.raises(KernelInputError, match=r"x has strides .*: elements that are written overlap"):
+            check_written("x", tensor)
+
+
+LINE = torch.zeros(100)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [
+        (LINE[:50], LINE[50:], True),
+        (LINE[:50], LINE[49:], False),
+        (LINE, LINE, False),
+        (LINE[10:20], LINE, False),
+        (LINE, LINE.clone(), True),
+        (WHOLE[:, :4], WHOLE[:, 4:], True),  # the rows of slices alternate
+        (WHOLE[:, 4:], WHOLE[:, :4], True),
+        (WHOLE[:, :5], WHOLE[:, 4:], False),
+        (WHOLE[1:, :4], WHOLE[:-1, 4:], True),
+        (WHOLE[1:, :4], WHOLE[:-1, 3:], False),
+        (WHOLE[:, 8:], WHOLE.flatten()[10:50].view(4, 10)[:, :3], True),
+        (WHOLE[:, :4], WHOLE.flatten()[5:], False),  # of other dimensions: not looked into
+        (WHOLE[:0], WHOLE, True),
+        (WHOLE.to("meta"), WHOLE.to("meta"), True),
+    ],
+)
+def test_memory_that_is_shared_is_found(one, other, apart) -> None:
+    """Tensors that overlap are told from neighbours, whichever comes first."""
+    for x, y in ((one, other), (other, one)):
+        if apart:
+            check_apart("x", x, {"y": y, "z": None})
+        else:
+            with pytest.raises(KernelInputError, match=r"x shares memory with y; pass another tensor, or a .clone\(\)"):
+                check_apart("x", x, {"z": None, "y": y})
 
 
 def test_a_cpu_tensor_needs_the_interpreter(monkeypatch) -> None:

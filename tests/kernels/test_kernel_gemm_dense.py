@@ -97,7 +97,7 @@ B = random(8, 16, dtype=torch.bfloat16)
 REFUSED = {
     "a is float32, bfloat16 or float16 is needed": (A.float(), B, {}),
     r"a has shape \(16,\), \(any, any\) is needed": (A[0], B, {}),
-    "K is 0, 1 to 8388608 is supported": (A[:, :0], B[:, :0], {}),
+    "K is 0, 1 to 8388480 is supported": (A[:, :0], B[:, :0], {}),
     r"b has shape \(8, 8\), \(any, 16\) is needed": (A, B[:, :8].clone(), {}),
     "b is float16, bfloat16 is needed": (A, B.half(), {}),
     "b is not contiguous": (A, random(16, 8, dtype=torch.bfloat16).T, {}),

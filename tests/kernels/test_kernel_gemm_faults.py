@@ -12,7 +12,7 @@ from gemm_operands import E4M3, operands, scales, small
 from numeric import assert_close
 
 from perfmodel.kernels.device import assume, interpreted
-from perfmodel.kernels.gemm import fp8_block, persistent, pointer
+from perfmodel.kernels.gemm import fp8_block, persistent, pointer, tiles
 from perfmodel.kernels.gemm.dense import gemm_dense, gemm_dense_reference
 from perfmodel.kernels.gemm.fp8 import gemm_fp8, gemm_fp8_reference
 from perfmodel.kernels.gemm.fp8_block import gemm_fp8_block, gemm_fp8_block_reference
@@ -141,8 +141,8 @@ FAULTS = [
     (fp8_block, "load_k", unmasked_load, block_is_right, POINTERS),
     (pointer, "grouped_tile", no_band_end, dense_is_right, POINTERS),
     (persistent, "grouped_tile", no_band_end, dense_is_right, TMA),
-    (persistent, "column_halves", halves_interleaved, dense_is_right, TMA),
-    (fp8_block, "column_halves", halves_interleaved, block_is_right, TMA),
+    (tiles, "column_halves", halves_interleaved, dense_is_right, TMA),
+    (tiles, "column_halves", halves_interleaved, block_is_right, TMA),
     (pointer, "accumulated", forgotten_sum, dense_is_right, POINTERS),
     (persistent, "accumulated", forgotten_sum, dense_is_right, TMA),
     (pointer, "split_range", last_tile_missed, dense_is_right, SPLIT),
@@ -153,8 +153,8 @@ FAULTS = [
     (fp8_block, "merge", merged_without_last, block_is_right, SPLIT),
     (pointer, "scaled", scales_crossed, fp8_is_right, POINTERS),
     (pointer, "scaled", scales_crossed, int8_is_right, POINTERS),
-    (persistent, "scaled", scales_crossed, fp8_is_right, TMA),
-    (persistent, "scaled", row_scale_only, int8_is_right, TMA),
+    (tiles, "scaled", scales_crossed, fp8_is_right, TMA),
+    (tiles, "scaled", row_scale_only, int8_is_right, TMA),
     (fp8_block, "_promoted", never_rescaled, block_is_right, POINTERS),
     (fp8_block, "_promoted", weight_scale_missing, block_is_right, TMA),
     (fp8_block, "_next_k", first_scale_kept, block_is_right, TMA),

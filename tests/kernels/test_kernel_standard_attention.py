@@ -176,7 +176,7 @@ REFUSED = {
     "q is not contiguous": lambda: standard_attention(Q[:, :, :2], K, K),
     r"k has shape \(2, 7, 2, 32\), \(2, any, any, 64\)": lambda: attention_scores(Q, K[..., :32]),
     r"v has shape \(2, 6, 2, 64\), k has \(2, 7, 2, 64\)": lambda: standard_attention(Q, K, K[:, :6].contiguous()),
-    "there are 4 heads, a multiple of v's 3": lambda: standard_attention(Q, K, random(2, 7, 3, 64, dtype=BF16)),
+    "q has 4 heads, a multiple of v's 3": lambda: standard_attention(Q, K, random(2, 7, 3, 64, dtype=BF16)),
     "head_dim is 32, 64, 128, 256 are supported": lambda: attention_scores(Q[..., :32].clone(), K[..., :32].clone()),
     "dtype is torch.int8; scores are float16, bfloat16 or float32": lambda: attention_scores(Q, K, dtype=torch.int8),
     "scale is inf, a finite number is needed": lambda: attention_scores(Q, K, scale=math.inf),

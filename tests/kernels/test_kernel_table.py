@@ -1,7 +1,9 @@
 """Launch tables: the first row that applies is taken, on every architecture, and the shipped files are well formed."""
 
+import dataclasses
 import json
 from importlib import resources
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -69,7 +71,7 @@ def test_options_are_all_that_a_launch_passes() -> None:
 @pytest.mark.usefixtures("toy")
 def test_an_architecture_without_rows_is_refused_by_name() -> None:
     """The message names kernel, architecture and quantities."""
-    with device.assume("sm_100"), pytest.raises(ValueError, match=r"toy has no configuration for sm_100 at \{'m': 3\}"):
+    with device.assume("sm_100"), pytest.raises(ValueError, match=r"toy has no configuration for sm_100 with .*'m': 3"):
         select("toy", CPU, m=3)
 
 
@@ -87,7 +89,9 @@ def test_no_conditions_always_apply() -> None:
 
 def test_unknown_architectures_are_refused() -> None:
     """`assume` says which there are."""
-    with pytest.raises(ValueError, match="'sm_70' has no configurations; there are sm_80, sm_90, sm_100"):
+    with pytest.raises(
+        ValueError, match="'sm_70' has no configurations; there are sm_80, sm_90, sm_100, sm_86, sm_89, sm_120"
+    ):
         device.assume("sm_70").__enter__()
 
 
@@ -96,11 +100,87 @@ def test_assumptions_nest_and_end() -> None:
     default = device.target(CPU)
     with device.assume("sm_80", sm_count=4):
         with device.assume("sm_100"):
-            assert device.target(CPU) == device.Target("sm_100", 148)
+            assert device.target(CPU) == device.Target("sm_100", 148, 232448, True)
             assert device.has_tma(CPU)
-        assert device.target(CPU) == device.Target("sm_80", 4)
+        assert device.target(CPU) == device.Target("sm_80", 4, 166912, False)
         assert not device.has_tma(CPU)
-    assert device.target(CPU) == default == device.Target("sm_90", 132)
+    assert device.target(CPU) == default == device.Target("sm_90", 132, 232448, True)
+
+
+def test_only_compiling_is_assumed_where_it_is_said() -> None:
+    """Launches run unless the innermost assumption says that they are compiled only."""
+    with device.assume("sm_90", ahead_of_time=True):
+        assert device.ahead_of_time()
+        with device.assume("sm_80"):
+            assert not device.ahead_of_time()
+        assert device.ahead_of_time()
+    assert not device.ahead_of_time()
+
+
+GPUS = {
+    # compute capability, shared memory of a block: whose rows, FP8
+    ((8, 0), 166912): ("sm_80", False),
+    ((8, 6), 101376): ("sm_80", False),
+    ((8, 7), 166912): ("sm_80", False),
+    ((8, 9), 101376): ("sm_80", True),
+    ((9, 0), 232448): ("sm_90", True),
+    ((10, 0), 232448): ("sm_100", True),
+    ((10, 3), 232448): ("sm_100", True),
+    ((11, 0), 232448): ("sm_100", True),
+    ((12, 0), 101376): ("sm_80", True),
+    ((12, 1), 101376): ("sm_80", True),
+}
+
+
+def described(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], shared: int) -> device.Target:
+    """What is chosen for on a GPU of which the driver says this."""
+    major, minor = capability
+    told = SimpleNamespace(major=major, minor=minor, multi_processor_count=7)
+    held = SimpleNamespace(get_device_properties=lambda index: {"max_shared_mem": shared})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: told)
+    monkeypatch.setattr(device, "driver", SimpleNamespace(active=SimpleNamespace(utils=held)))
+    return device._of_gpu.__wrapped__(0)
+
+
+@pytest.mark.parametrize(("gpu", "expected"), GPUS.items())
+def test_every_gpu_takes_rows_whose_instructions_it_has(monkeypatch, gpu, expected) -> None:
+    """wgmma is Hopper's alone, tensor memory that of 10.x and 11.0; all others run what sm_80 runs, within their own
+    shared memory and multiprocessors."""
+    assert described(monkeypatch, *gpu) == device.Target(expected[0], 7, gpu[1], expected[1])
+
+
+def test_what_is_assumed_is_what_the_driver_says(monkeypatch) -> None:
+    """The GPUs that `assume` knows have the rows, shared memory and FP8 that they would have if they were there."""
+    for arch, known in device.KNOWN.items():
+        number = int(arch.removeprefix("sm_"))
+        there = described(monkeypatch, divmod(number, 10), device.SHARED_LIMIT[arch])
+        assert dataclasses.replace(there, sm_count=known.sm_count) == known
+
+
+def test_older_gpus_are_refused(monkeypatch) -> None:
+    """There are no rows for what lacks asynchronous copies."""
+    with pytest.raises(ValueError, match=r"compute capability 7.5 is not supported; the kernels need 8.0"):
+        described(monkeypatch, (7, 5), 65536)
+
+
+SMALLER = [
+    # kernel, quantities, bytes that the row for sm_80 asks for
+    ("attention_decode", {"rows": 32, "head_dim": 256, "page": 64, "fp8": 0}, 151552),
+    ("attention_tree", {"rows": 64, "head_dim": 256, "page": 64, "fp8": 0}, 102400),
+    ("attention_mla", {"rows": 128, "page": 64, "fp8": 0}, 112640),
+    ("attention_standard_scores", {"head_dim": 256, "queries": 4096, "keys": 4096}, 131072),
+]
+
+
+@pytest.mark.parametrize(("kernel", "quantities", "asked"), SMALLER)
+def test_a_row_that_does_not_fit_is_passed_over(kernel, quantities, asked) -> None:
+    """sm_86, sm_89 and sm_120 take the row after the one that asks for more than their 99 KiB of shared memory."""
+    with device.assume("sm_80"):
+        first = select(kernel, CPU, **quantities)
+    assert rows(kernel, "sm_80")[first.row].when["shared"][0] == asked > 101376
+    for arch in ("sm_86", "sm_89", "sm_120"):
+        with device.assume(arch):
+            assert select(kernel, CPU, **quantities).row == first.row + 1
 
 
 @pytest.mark.parametrize("name", SHIPPED)

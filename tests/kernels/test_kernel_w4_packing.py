@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,6 +14,8 @@ from perfmodel.kernels.checks import KernelInputError
 from perfmodel.kernels.gemm.w4_dequantize import dequantize_w4_reference
 from perfmodel.kernels.gemm.w4_formats import pack_awq, pack_gptq
 from perfmodel.kernels.gemm.w4_packing import W4Weight, from_awq, from_gptq, from_integers, to_integers
+
+pytestmark = pytest.mark.interpreter
 
 
 @pytest.mark.parametrize(
@@ -105,10 +109,72 @@ def test_reference_by_hand() -> None:
     assert dequantize_w4_reference(q, scales, zeros, 32)[0, [0, 31, 32, 63]].tolist() == [6.0, 6.0, -30.0, -30.0]
 
 
+@pytest.mark.parametrize("bad", [-1, 16, 255, 2**31])
+@pytest.mark.parametrize("name", ["q", "zeros"])
+def test_one_integer_outside_its_bits_is_refused(name: str, bad: int) -> None:
+    """A single number outside 0 to 15, wherever it stands, is refused: it would change its neighbours in the word."""
+    data = quantized(64, 8, 32)
+    wrong = {"q": data.q.long(), "zeros": data.zeros.long()}
+    wrong[name][-1, 3] = bad
+    low, high = min(bad, int(wrong[name].min())), max(bad, int(wrong[name].max()))
+    with pytest.raises(KernelInputError, match=f"{name} holds {low} to {high}, 4-bit integers are 0 to 15; clamp or"):
+        from_integers(wrong["q"], data.scales, wrong["zeros"], group=32)
+
+
+def test_all_integers_of_all_types_are_taken() -> None:
+    """0 and 15 are in range, in every integer type."""
+    data = quantized(32, 8, 32)
+    data.q[0], data.q[1], data.zeros[0, :2] = 0, 15, torch.tensor([0, 15])
+    for dtype in (torch.int8, torch.int16, torch.int32, torch.int64):
+        weight = from_integers(data.q.to(dtype), data.scales, data.zeros.to(dtype), group=32)
+        assert torch.equal(weight.words, data.weight().words)
+        assert torch.equal(weight.meta, data.weight().meta)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 8, 32), "K is 0, a positive multiple of 8 is needed"),
+        ((12, 8, 32), "K is 12, a positive multiple of 8 is needed"),
+        ((64.0, 8, 32), "K is 64.0, an integer is needed"),
+        ((64, -1, 32), "N is -1, 0 to 4194240 is supported"),
+        ((64, 4194241, 32), "N is 4194241, 0 to 4194240 is supported"),
+        ((8388488, 8, 32), "K is 8388488, 8 to 8388480 is supported"),
+        ((64, 8, 0), "group is 0; 32, 64, 128 or -1 is supported"),
+        ((64, 8, None), "group is None, an integer is needed"),
+    ],
+)
+def test_sizes_that_no_weight_has(arguments: tuple[int, int, int], message: str) -> None:
+    """A weight without contents has the sizes of one with: its limits are named."""
+    with pytest.raises(KernelInputError, match=message):
+        W4Weight.empty(*arguments, device="meta")
+
+
+def test_a_weight_that_is_not_what_its_sizes_say_is_not_unpacked() -> None:
+    """Tensors exchanged, cut or of another type are refused by name."""
+    weight = quantized(64, 8, 32).weight()
+    for changes, message in (
+        ({"words": weight.words[:0]}, r"weight.words has shape \(0, 128, 32\), \(1, 128, 32\) is needed"),
+        ({"meta": weight.meta.long()}, "weight.meta is torch.int64, torch.int32 is needed"),
+        ({"order": torch.arange(8)}, r"weight.order has shape \(8,\), \(64,\) is needed"),
+        ({"k": 0}, "K is 0, a positive multiple of 8"),
+        ({"words": None}, "weight.words is None, a torch tensor is needed"),
+    ):
+        with pytest.raises(KernelInputError, match=message):
+            to_integers(replace(weight, **changes))
+
+
 D = quantized(64, 8, 32)
 REFUSED = {
+    "K is 0, a positive multiple of 8 is needed": lambda: from_integers(D.q[:0], D.scales[:0], D.zeros[:0], group=32),
+    "q is torch.float32, integers are needed; round it": lambda: from_integers(D.q + 0.5, D.scales, D.zeros, group=32),
+    "zeros is torch.float32, integers": lambda: from_integers(D.q, D.scales, D.zeros.float(), group=32),
+    "g_idx is torch.float32, integers": lambda: from_integers(D.q, D.scales, D.zeros, torch.zeros(64), group=32),
+    "g_idx holds 0 to 1, groups are 0 to 0": lambda: from_integers(
+        D.q, D.scales[:1], D.zeros[:1], torch.arange(64) // 32, group=-1
+    ),
     "group is 256; 32, 64, 128 or -1 is supported": lambda: from_integers(D.q, D.scales, D.zeros, group=256),
-    "K is 60, a multiple of 8 is needed": lambda: from_integers(D.q[:60], D.scales, D.zeros, group=32),
+    "K is 60, a positive multiple of 8 is needed": lambda: from_integers(D.q[:60], D.scales, D.zeros, group=32),
     r"scales has shape \(2, 8\), \(1, 8\) is needed": lambda: from_integers(D.q, D.scales, D.zeros, group=64),
     r"zeros has shape \(1, 8\), \(2, 8\) is needed": lambda: from_integers(D.q, D.scales, D.zeros[:1], group=32),
     "scales are torch.float32": lambda: from_integers(D.q, D.scales.float(), D.zeros, group=32),

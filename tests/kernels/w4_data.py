@@ -47,5 +47,6 @@ def quantized(
     scales = (torch.rand(groups, n, generator=source) * 0.03 + 0.005).to(scale_dtype)
     g_idx = None
     if act_order:
-        g_idx = (torch.arange(k) // group)[torch.randperm(k, generator=source)].to(torch.int32).to(device)
+        of_input = torch.arange(k) // (k if group == -1 else group)
+        g_idx = of_input[torch.randperm(k, generator=source)].to(torch.int32).to(device)
     return Quantized(q.to(torch.uint8).to(device), scales.to(device), zeros.to(torch.uint8).to(device), group, g_idx)

@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 pytest.importorskip("triton")
 
 import triton_versions  # noqa: E402
-from kernel_aot import figures, gates, page, pruning, store  # noqa: E402
+from kernel_aot import figures, gates, page, pruning, store, work  # noqa: E402
 from kernel_aot.occupancy import Occupancy, occupancy  # noqa: E402
 from kernel_cases.case import Case, Work  # noqa: E402
 
@@ -43,6 +43,10 @@ def case(arch="sm_90", **more):
         ("sm_90", 128, 232448, 8, Occupancy(1, 0.125, "shared memory")),
         ("sm_80", 16, 0, 1, Occupancy(32, 0.5, "blocks")),
         ("sm_100", 16, 0, 4, Occupancy(16, 1.0, "warps")),
+        # 99 KiB and the reserved one are all that a multiprocessor of 100 KiB has; 48 warps are its most
+        ("sm_89", 32, 101376, 12, Occupancy(1, 0.25, "shared memory")),
+        ("sm_120", 16, 0, 4, Occupancy(12, 1.0, "warps")),
+        ("sm_86", 16, 0, 3, Occupancy(16, 1.0, "warps")),
         # 512 threads of 255 registers do not fit at all
         ("sm_90", 255, 0, 16, Occupancy(0, 0.0, "registers")),
     ],
@@ -74,6 +78,13 @@ def test_each_gate_can_fail(changes, expects, message) -> None:
     assert len(found) == 1
     with pytest.raises(AssertionError, match=message):
         raise AssertionError(found[0])
+
+
+@pytest.mark.parametrize(("key", "row", "expected"), [("x", 0, True), ("y", 0, False), ("x", 1, False)])
+def test_figures_of_other_code_or_another_row_are_not_current(key, row, expected) -> None:
+    """Kept figures hold as long as the compiler is given the same and the same row of the table is taken."""
+    kept = {"key": "x", "rows": [["k", "sm_80", 0]], "launches": []}
+    assert work.current(kept, {"key": key, "rows": [["k", "sm_80", row]]}) is expected
 
 
 def test_what_is_good_passes() -> None:

@@ -65,7 +65,7 @@ def check(folder: Path, figures: Path, part: str, *, anew: bool, jobs: int) -> F
             taken |= {(kernel, arch, position) for kernel, arch, position in seen["rows"]}
             if record is None:
                 findings["missing"].append(f"{name}: no figures are kept; run tools/kernels.py compile --changed")
-            elif not anew and record["key"] == seen["key"]:
+            elif not anew and work.current(record, seen):
                 findings["gates"] += gates.failures(case, record["launches"])
                 continue
             if record is not None or anew:
@@ -74,7 +74,7 @@ def check(folder: Path, figures: Path, part: str, *, anew: bool, jobs: int) -> F
     def done(task: work.Task, result: work.Result) -> None:
         case, record = known[task[1]]
         findings["gates"].extend(judge(case, result))
-        if record is not None and result.get("launches") != record["launches"]:
+        if record is not None and any(result.get(part) != record[part] for part in ("launches", "rows")):
             findings["stale"].append(f"{case.name}: {STALE}")
 
     work.perform(again, jobs, done)

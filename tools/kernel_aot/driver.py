@@ -145,5 +145,5 @@ def recording(arch: str, *, compiled: bool) -> Iterator[Recording]:
         stack.enter_context(_replaced(JITFunction, "_do_compile", noted_compile))
         stack.enter_context(_replaced(table, "rows", noting_rows))
         stack.enter_context(_replaced(table.Row, "applies", noting_applies))
-        stack.enter_context(device.assume(arch))
+        stack.enter_context(device.assume(arch, ahead_of_time=True))
         yield found

@@ -6,9 +6,13 @@ from dataclasses import dataclass
 
 REGISTERS = 65536
 """32-bit registers of a multiprocessor (CUDA programming guide, table of compute capabilities)."""
-MOST_WARPS, MOST_BLOCKS = 64, 32
-"""Resident warps and thread blocks of a multiprocessor of compute capability 8.0, 9.0 and 10.0 (the same table)."""
-SHARED = {"sm_80": 164 * 1024, "sm_90": 228 * 1024, "sm_100": 228 * 1024}
+MOST_WARPS = {"sm_80": 64, "sm_86": 48, "sm_89": 48, "sm_90": 64, "sm_100": 64, "sm_120": 48}
+MOST_BLOCKS = {"sm_80": 32, "sm_86": 16, "sm_89": 24, "sm_90": 32, "sm_100": 32, "sm_120": 24}
+"""Resident warps and thread blocks of a multiprocessor (the same table)."""
+SHARED = {
+    arch: size * 1024
+    for arch, size in {"sm_80": 164, "sm_86": 100, "sm_89": 100, "sm_90": 228, "sm_100": 228, "sm_120": 100}.items()
+}
 """Bytes of shared memory of a multiprocessor (the same table)."""
 RESERVED = 1024
 """Bytes of shared memory that the system keeps for each block (CUDA programming guide)."""
@@ -40,9 +44,9 @@ def occupancy(arch: str, registers: int, shared: int, warps: int) -> Occupancy:
     limits = {
         "registers": resident_warps // warps,
         "shared memory": SHARED[arch] // for_block,
-        "warps": MOST_WARPS // warps,
-        "blocks": MOST_BLOCKS,
+        "warps": MOST_WARPS[arch] // warps,
+        "blocks": MOST_BLOCKS[arch],
     }
     limiter = min(limits, key=lambda name: limits[name])
     blocks = limits[limiter]
-    return Occupancy(blocks, blocks * warps / MOST_WARPS, limiter)
+    return Occupancy(blocks, blocks * warps / MOST_WARPS[arch], limiter)

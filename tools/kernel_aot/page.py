@@ -15,7 +15,7 @@ from kernel_cases.case import Case
 
 from kernel_aot import store, work
 from perfmodel.kernels import table
-from perfmodel.kernels.device import SM_COUNT
+from perfmodel.kernels.device import KNOWN
 
 HEAD = """# Kernels
 
@@ -40,10 +40,26 @@ TMA must be used where they are meant to be.
 
 """
 
+VERSIONS = """## Versions of Triton
+
+Results of `pytest -m interpreter tests/kernels`, as `tools/triton_versions.py`, alone or in `nox -s interpreter`, last
+recorded them.
+
+"""
+
+WEIGHTS = """SASS instructions that the main loop spends on a weight, counted in the compiled kernel (a thread's, all of
+them: unpacking, loads, addresses, matrix instructions); with the limit that the compilation is held to, where there is
+one. An H200's multiprocessor issues 128 instructions for threads a clock, and at 1.98 GHz and 4.3 TB/s reads 31 weights
+in it: about 4.1 instructions a weight take as long as reading it. A loop with tcgen05 is not counted.
+
+"""
+
 COLUMNS = """"Registers" are those of a thread, "spill" the bytes of them stored to memory, "shared" the KiB of shared
-memory of a block. "Blocks" are resident on a multiprocessor at once, "occupancy" is the share of its 64 warps that they
-hold, and "limit" what stops a further block. "Warps" are those of the running block: warp specialisation adds to the
-configured ones. "MMA" is the shape of the matrix instructions, "TMA" counts the tile loads and stores in the code.
+memory of a block. "Blocks" are resident on a multiprocessor at once, "occupancy" is the share of its 64 warps (48
+on sm_86, sm_89 and sm_120) that they hold, and "limit" what stops a further block. "Warps" are those of the running
+block: warp specialisation adds to the configured ones. "MMA" is the shape of the matrix instructions, "TMA" counts the
+tile loads and stores in the code. sm_86, sm_89 and sm_120 take the rows of sm_80 that fit in their 99 KiB of shared
+memory; some calls were compiled for them.
 The first row whose condition holds is taken.
 "Calls" is how many argument types and features were compiled with a row of the launch table: where they differ, the
 least and the greatest figure stand here, and each call's own in `tests/kernels/data/aot`. Each kernel that a call
@@ -114,8 +130,7 @@ def versions(path: Path) -> str:
         (name, run["torch"], run["numpy"], run["passed"], run["failed"], run["skipped"])
         for name, run in sorted(passed.items(), key=lambda item: [int(part) for part in item[0].split(".")])
     ]
-    text = "## Versions of Triton\n\nResults of `pytest -m interpreter`, written by `nox -s interpreter`.\n\n"
-    return text + markdown_table(("triton", "torch", "numpy", "passed", "failed", "skipped"), rows)
+    return VERSIONS + markdown_table(("triton", "torch", "numpy", "passed", "failed", "skipped"), rows)
 
 
 def first_paragraph(root: Path, caller: str) -> str:
@@ -179,7 +194,8 @@ LINE_HEAD = (
 
 def _row_of(case: Case, record: store.Record) -> int | None:
     """The row of the case's own table that it takes."""
-    return next((i for kernel, arch, i in record["rows"] if (kernel, arch) == (case.kernel, case.arch)), None)
+    own = (case.kernel, KNOWN[case.arch].arch)
+    return next((i for kernel, arch, i in record["rows"] if (kernel, arch) == own), None)
 
 
 def _lines(cases: Sequence[Case], records: Mapping[str, store.Record]) -> Iterator[list[str]]:
@@ -188,9 +204,9 @@ def _lines(cases: Sequence[Case], records: Mapping[str, store.Record]) -> Iterat
     for case in cases:
         row = _row_of(case, records[case.name])
         groups.setdefault((case.arch, -1 if row is None else row), []).append(case)
-    order = list(SM_COUNT)
+    order = list(KNOWN)
     for (arch, position), members in sorted(groups.items(), key=lambda group: (order.index(group[0][0]), group[0][1])):
-        row = table.rows(members[0].kernel, arch)[position] if position >= 0 else None
+        row = table.rows(members[0].kernel, KNOWN[arch].arch)[position] if position >= 0 else None
         meta = ", ".join(f"{name} {value}" for name, value in row.config.meta.items()) if row else ""
         first = [arch, _condition(row) if row else members[0].label, meta, str(len(members))]
         launches: dict[str, list[dict[str, Any]]] = {}
@@ -199,6 +215,22 @@ def _lines(cases: Sequence[Case], records: Mapping[str, store.Record]) -> Iterat
                 launches.setdefault(launch["kernel"], []).append(launch)
         for i, found in enumerate(launches.values()):
             yield [*(first if i == 0 else [""] * len(first)), *_figures(members, found)]
+
+
+def weight_costs(cases: Sequence[Case], records: Mapping[str, store.Record]) -> str:
+    """The SASS instructions that each call spends on a packed weight, by architecture, and the limit; "" for none."""
+    costs: dict[str, dict[str, str]] = {}
+    for case in (one for one in cases if one.loop_weights):
+        found = [launch.get("instructions_per_weight") for launch in records[case.name]["launches"]]
+        most = case.expects.get("instructions_per_weight")
+        for cost in filter(None, found):
+            call = costs.setdefault(case.label.rpartition(", ")[0], {})
+            call[case.arch] = f"{cost:.2f}" + (f" (at most {most:g})" if most else "")
+    if not costs:
+        return ""
+    arches = [arch for arch in KNOWN if any(arch in call for call in costs.values())]
+    rows = [(label, *(call.get(arch, "") for arch in arches)) for label, call in costs.items()]
+    return WEIGHTS + markdown_table(("call", *arches), rows)
 
 
 def kernel_section(root: Path, name: str, cases: Sequence[Case], records: Mapping[str, store.Record]) -> str:
@@ -211,21 +243,22 @@ def kernel_section(root: Path, name: str, cases: Sequence[Case], records: Mappin
     used = [i for i, _ in enumerate(LINE_HEAD) if any(line[i] != "" for line in lines)]
     rows = [[line[i] for i in used] for line in lines]
     text = "".join(f"{paragraph}\n\n" for paragraph in paragraphs if paragraph)
-    return f"### {name}\n\n{text}" + markdown_table([LINE_HEAD[i] for i in used], rows)
+    listed = markdown_table([LINE_HEAD[i] for i in used], rows)
+    return f"### {name}\n\n{text}" + listed + weight_costs(cases, records)
 
 
 def render(root: Path, folder: Path, figures: Path) -> str:
     """The whole page."""
     versions_file = figures.parent / "triton_versions.json"
     parts = [HEAD, targets(root / "validate" / "recorded"), HOW_CHECKED, versions(versions_file)]
-    sections: list[str] = []
-    total = 0
+    records: dict[str, store.Record] = {}
+    families: dict[str, list[Case]] = {}
     for path in work.case_files(folder):
-        records = store.load(figures, path.stem)
-        family = [case for name, case in work.cases(path).items() if name in records]
-        total += len(family)
-        for kernel in dict.fromkeys(case.kernel for case in family):
-            chosen = [case for case in family if case.kernel == kernel]
-            sections.append(kernel_section(root, kernel, chosen, records))
+        records |= store.load(figures, path.stem)
+        for name, case in work.cases(path).items():
+            if name in records:
+                families.setdefault(case.kernel, []).append(case)
+    sections = [kernel_section(root, kernel, cases, records) for kernel, cases in families.items()]
+    total = sum(map(len, families.values()))
     head = f"## Configurations\n\n{total} calls, compiled by triton {triton.__version__}.\n\n"
     return "".join([*parts, head, COLUMNS, *sections]).rstrip() + "\n"

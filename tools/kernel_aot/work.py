@@ -64,6 +64,11 @@ def look(case: Case) -> Result:
     return {"key": fingerprint(found.launches, case.loop_weights), "rows": sorted(map(list, found.rows))}
 
 
+def current(record: Result, seen: Result) -> bool:
+    """Whether figures are kept of what is launched now, by the rows that are taken now."""
+    return all(record[name] == seen[name] for name in ("key", "rows"))
+
+
 def compile_case(case: Case) -> Result:
     """Compile a case and read its figures; `error` says why it does not compile."""
     with recording(case.arch, compiled=True) as found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from perfmodel.kernels.device import SM_COUNT
+from perfmodel.kernels.device import KNOWN
 from perfmodel.kernels.table import Config
 
 MOST_SPILL = 32
@@ -28,11 +28,12 @@ EXACT = frozenset({"shape", "warps"})
 class Case:
     """One call of a public kernel function whose launches are compiled for an architecture.
 
-    kernel: the name of its launch table. arch: sm_80, sm_90 or sm_100. label: what tells it from the kernel's other
-    cases. call: makes tensors on the meta device and calls the function, leaving the choice of the row to it. expects:
-    see COUNTED, AT_MOST, AT_LEAST and EXACT; met if one launch of the call meets it (what must be absent: every one).
-    max_spill: bytes of spilled registers allowed, with the reason in `why`. loop_weights: packed weights that a program
-    takes in one turn of its longest loop, to count the instructions spent on each.
+    kernel: the name of its launch table. arch: sm_80, sm_90 or sm_100, or another that takes the rows of one.
+    label: what tells it from the kernel's other cases. call: makes tensors on the meta device and calls the function,
+    leaving the choice of the row to it. expects: see COUNTED, AT_MOST, AT_LEAST and EXACT; met if one launch of the
+    call meets it (what must be absent: every one). max_spill: bytes of spilled registers allowed, with the reason in
+    `why`. loop_weights: packed weights that a program takes in one turn of its longest loop, to count the instructions
+    spent on each.
     """
 
     kernel: str
@@ -46,8 +47,8 @@ class Case:
 
     def __post_init__(self) -> None:
         known = COUNTED | AT_MOST | AT_LEAST | EXACT
-        if self.arch not in SM_COUNT:
-            raise ValueError(f"{self.name}: architecture {self.arch!r} is not one of {', '.join(SM_COUNT)}")
+        if self.arch not in KNOWN:
+            raise ValueError(f"{self.name}: architecture {self.arch!r} is not one of {', '.join(KNOWN)}")
         if unknown := set(self.expects) - known:
             raise ValueError(f"{self.name}: expects {sorted(unknown)}; known are {sorted(known)}")
         if not 0 <= self.max_spill <= MOST_SPILL or (self.max_spill > 0 and not self.why):
