@@ -29,7 +29,9 @@ UNITS: dict[str, dict[str, float]] = {
     "ops/clk": {"FLOP/clk": 1.0, "OP/clk": 1.0, "op/clk": 1.0},
     "count": {"": 1.0},
 }
-_QUANTITY = re.compile(r"\s*([+-]?\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf)\w*)\s*(\S*)\s*\Z", re.IGNORECASE)
+_QUANTITY = re.compile(
+    r"\s*([+-]?\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf(?:inity)?))\s*(\S*)\s*\Z", re.IGNORECASE
+)
 
 #: No quantity of the field is near this; a larger one is a slip of the pen.
 ABSURD = 1e25
@@ -122,3 +124,12 @@ def gb(value: SupportsFloat) -> str:
     '141.10 GB'
     """
     return f"{float(value) / 1e9:.2f} GB"
+
+
+def bytes_text(value: SupportsFloat) -> str:
+    """Format bytes as GB, and what is small beside one by a smaller prefix.
+
+    >>> bytes_text(24e9), bytes_text(4e5)
+    ('24.00 GB', '400 kB')
+    """
+    return gb(value) if float(value) >= 1e8 else engineering(float(value), "B")

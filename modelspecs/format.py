@@ -42,6 +42,10 @@ class Format:
         Whether groups run through the whole tensor, rows apart or not (bitsandbytes).
     kept_tokens : int
         Of a cache: the newest tokens, which stay at 16 bits.
+    roles : tuple
+        Of a preset of llama.cpp for one model: (role, whether a matrix) -> the format of such tensors.
+    parts : str
+        Of the same: its types, with their shares of the bytes.
     """
 
     name: str
@@ -58,6 +62,8 @@ class Format:
     block: int = 0
     flat: bool = False
     kept_tokens: int = 0
+    roles: tuple[tuple[tuple[str, bool], Format], ...] = ()
+    parts: str = ""
 
     def scales(self, shape: tuple[int, ...]) -> int:
         """Number of groups in a tensor whose last two dimensions are (out, in)."""

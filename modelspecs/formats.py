@@ -91,16 +91,20 @@ def weight_format(name: str | Format) -> Format:
 
     Examples
     --------
-    >>> weight_format("bfloat16").bits, weight_format("Q4_K").bits, weight_format("gptq3_g64_act").input_bits
+    ``type:`` before a type of ggml says that no preset of llama.cpp is meant.
+
+    >>> weight_format("bfloat16").bits, weight_format("type:Q4_K").bits, weight_format("gptq3_g64_act").input_bits
     (16, 4.5, 32)
 
     Raises
     ------
     UnknownName
     UsageError
-        For a preset of llama.cpp, which mixes types: ``perfmodel quantize`` sizes those.
+        For a preset of llama.cpp, which mixes types: ``perfmodel quantize`` sizes those. For a format of the KV cache.
     """
     if isinstance(name, str):
+        if _alias(name) in KV_FORMATS and _alias(name) not in FORMATS:
+            raise UsageError(f"{printable(name, 40)} is a format of the KV cache only: give it as --kv {_alias(name)}")
         if (found := _grouped(_alias(name))) is not None:
             return FORMATS.get(found.name, found)
         if _alias(name) not in FORMATS and is_preset(name):
@@ -117,7 +121,16 @@ def kv_format(name: str | Format) -> Format:
 
     >>> kv_format("kivi").kept_tokens
     128
+
+    Raises
+    ------
+    UnknownName
+    UsageError
+        For a format of weights.
     """
+    if isinstance(name, str) and _alias(name) not in KV_FORMATS and (_alias(name) in FORMATS or _grouped(_alias(name))):
+        known = ", ".join(KV_FORMATS)
+        raise UsageError(f"{printable(name, 40)} is a format of weights only; the KV cache takes one of {known}")
     return _find(name, KV_FORMATS, "KV-cache format")
 
 
@@ -131,7 +144,7 @@ def names_of(fmt: Format) -> list[str]:
 
 
 def _alias(name: str) -> str:
-    key = name.casefold().strip()
+    key = name.casefold().strip().removeprefix("type:")
     return _ALIASES.get(key, key)
 
 

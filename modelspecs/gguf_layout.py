@@ -2,19 +2,22 @@
 
 How the converter of https://github.com/ggml-org/llama.cpp (``convert_hf_to_gguf.py``) lays out what a checkpoint has:
 the experts of a layer stacked into one tensor, Q, K and V side by side where the architecture has them so, the two
-halves of MLA's up-projection apart; vectors, norms and routers in 32 bits. Vision parts go to a file of their own.
+halves of MLA's up-projection apart; vectors, norms, routers, convolutions and decays in 32 bits. Vision parts go to a
+file of their own. ``gguf_names`` has the names.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from perfmodel.base.errors import UsageError
-from perfmodel.modelspecs.schema import Gqa, LayerClass, Mla, ModelSpec, Moe
-from perfmodel.modelspecs.schema_recurrent import NoMixer, Recurrent
+from perfmodel.base.text import printable
+from perfmodel.modelspecs.gguf_names import ARCHITECTURES, INSIDE, OUTSIDE, UNSUPPORTED, WHOLE, Architecture
+from perfmodel.modelspecs.schema import Compressed, Gqa, LayerClass, Mla, ModelSpec, Moe
+from perfmodel.modelspecs.schema_recurrent import GatedDelta, Mamba2
 from perfmodel.modelspecs.tensors import Tensor, tensors
 
 
@@ -29,14 +32,19 @@ class GgufTensor:
         Outermost dimension first; a row is the last one.
     role : str
         Of the inventory; of tensors that hold several, the first.
-    f32 : bool
-        Whether it stays in 32 bits in every file.
+    fixed : str
+        Type that it has in every file; ``""`` where the preset decides.
     """
 
     name: str
     shape: tuple[int, ...]
     role: str
-    f32: bool = False
+    fixed: str = ""
+
+    @property
+    def f32(self) -> bool:
+        """Whether it stays in 32 bits in every file."""
+        return self.fixed == "F32"
 
     @property
     def elements(self) -> int:
@@ -50,82 +58,10 @@ class GgufTensor:
         return int(match[1]) if match else -1
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """What llama.cpp makes of a family.
-
-    Attributes
-    ----------
-    name : str
-        ``general.architecture``.
-    fused_qkv, fused_ffn : bool
-        Q, K and V in one tensor; gate and up projection in one.
-    norms : dict
-        Names of norms that differ from Llama's.
-    mtp : bool
-        Whether prediction layers are stored.
-    """
-
-    name: str
-    fused_qkv: bool = False
-    fused_ffn: bool = False
-    norms: tuple[tuple[str, str], ...] = ()
-    mtp: bool = False
-
-
-_FOUR = (
-    ("post_attention_layernorm", "post_attention_norm"), ("pre_feedforward_layernorm", "ffn_norm"),
-    ("post_feedforward_layernorm", "post_ffw_norm"),
-)  # fmt: skip
-_AFTER = (("post_attention_layernorm", "post_attention_norm"), ("post_feedforward_layernorm", "post_ffw_norm"))
-_MLA = Architecture("deepseek2")
-
-#: Family of a spec -> its architecture. Others are refused: their layout is not described.
-ARCHITECTURES: dict[str, Architecture] = {
-    **{name: Architecture("llama") for name in ("llama", "mistral", "mistral3", "mixtral")},
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2", "kimi_vl", "kimi_k25"), _MLA),
-    **{name: Architecture(name) for name in ("gemma", "starcoder2", "orion", "olmoe", "smollm3", "granite")},
-    **{name: Architecture(name, norms=_FOUR) for name in ("gemma2", "gemma3")},
-    **{name: Architecture("olmo2", norms=_AFTER) for name in ("olmo2", "olmo3")},
-    **{name: Architecture(name, fused_qkv=True) for name in ("falcon", "bloom", "gpt2", "mpt", "stablelm")},
-    "stablelm": Architecture("stablelm"),
-    "qwen2": Architecture("qwen2"), "qwen2_moe": Architecture("qwen2moe"), "qwen2_5_vl": Architecture("qwen2vl"),
-    "qwen3": Architecture("qwen3"), "qwen3_moe": Architecture("qwen3moe"), "qwen3_vl": Architecture("qwen3vl"),
-    "qwen3_vl_moe": Architecture("qwen3vlmoe"), "internlm2": Architecture("internlm2"),
-    "phi": Architecture("phi2"), "phi3": Architecture("phi3", True, True), "phimoe": Architecture("phimoe"),
-    "gpt_neox": Architecture("gptneox", True), "gpt_bigcode": Architecture("starcoder", True),
-    "cohere": Architecture("command-r"), "cohere2": Architecture("cohere2"),
-    "glm4_moe": Architecture("glm4moe", norms=(("post_attention_layernorm", "post_attention_norm"),), mtp=True),
-    "gpt_oss": Architecture("gpt-oss", norms=(("post_attention_layernorm", "post_attention_norm"),)),
-    "seed_oss": Architecture("seed_oss", norms=(("post_attention_layernorm", "post_attention_norm"),)),
-    "minimax_m2": Architecture("minimax-m2"), "llama4": Architecture("llama4"),
-    "nemotron-nas": Architecture("deci"),
-}  # fmt: skip
-
-_OUTSIDE = {
-    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
-    "model.embed_positions": "position_embd", "model.embed_norm": "token_embd_norm",
-}  # fmt: skip
-#: Names below a layer: of the inventory -> of the file.
-_INSIDE = {
-    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
-    "self_attn.sinks": "attn_sinks", "self_attn.q_a_proj": "attn_q_a", "self_attn.q_b_proj": "attn_q_b",
-    "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
-    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_b_proj": "attn_kv_b",
-    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
-    "mlp.gate.e_score_correction_bias": "exp_probs_b", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
-    "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp",
-    "mlp.shared_experts.down_proj": "ffn_down_shexp", "mlp.experts.{expert}.gate_proj": "ffn_gate_exps",
-    "mlp.experts.{expert}.up_proj": "ffn_up_exps", "mlp.experts.{expert}.down_proj": "ffn_down_exps",
-    "eh_proj": "nextn.eh_proj", "enorm": "nextn.enorm", "hnorm": "nextn.hnorm",
-    "shared_head.norm": "nextn.shared_head_norm", "embed_tokens": "nextn.embed_tokens",
-    "shared_head.head": "nextn.shared_head_head",
-}  # fmt: skip
-_QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-#: Matrices that the converter leaves in 32 bits.
-_F32_ROLES = ("router", "shared_router", "position")
+#: Roles that the converter leaves in 32 bits.
+_F32_ROLES = ("router", "shared_router", "position", "conv")
+#: What the quantizer leaves as the converter wrote it: integers, and the projection of Gemma's per-layer inputs.
+_FIXED = {"ffn_gate_tid2eid.weight": "I32", "per_layer_model_proj.weight": "BF16"}
 
 
 def architecture(model: ModelSpec) -> Architecture:
@@ -134,15 +70,20 @@ def architecture(model: ModelSpec) -> Architecture:
     Raises
     ------
     UsageError
-        When the layout of its files is not described here.
+        When llama.cpp has none, or the layout of its files is not described here.
     """
-    found = ARCHITECTURES.get(model.family)
-    recurrent = any(isinstance(a, Recurrent) or getattr(a, "beside", None) for a in model.attention.values())
-    if found is None or recurrent:
-        raise UsageError(
-            f"GGUF files of {model.name} (family {model.family or 'unnamed'}) are not described; "
-            f"{', '.join(ARCHITECTURES)} are. Other formats, such as int4, size it"
+    found = ARCHITECTURES.get(model.family) or ARCHITECTURES.get(model.family.removesuffix("_text"))
+    if found is None:
+        known, name = UNSUPPORTED.get(model.family), printable(model.name, 80)
+        family = printable(model.family, 80) or "unnamed"
+        why = (
+            f"llama.cpp has no architecture for {known}: there are no GGUF files of {name}"
+            if known
+            else f"GGUF files of {name} (family {family}) are not described; those of {len(ARCHITECTURES)} families are"
         )
+        raise UsageError(f"{why}. Other formats, such as int4, size it")
+    if found.name == "nemotron_h" and experts_of(model):
+        return replace(found, name="nemotron_h_moe")
     return found
 
 
@@ -164,36 +105,67 @@ def layout(model: ModelSpec, experts_apart: bool = False, latent: str = "split")
     (291, 'output.weight', 'blk.31.ffn_up.weight')
     """
     arch = architecture(model)
-    found: list[GgufTensor] = []
+    found: list[GgufTensor] = list(_added(model, arch))
     layers = {layer.name: layer for layer in model.layer_classes}
     for t in tensors(model):
-        head = t.name == "lm_head.weight"  # stored though it is tied: the converter takes it over
-        if t.role in ("vision", "projector") or (t.role == "buffer" and not head) or (t.role == "mtp" and not arch.mtp):
+        if _left_out(t, arch):
             continue
         if t.role == "mtp":
-            found += _mtp(model, t, arch)
+            found += _mtp(model, t, arch, latent)
         elif not t.layer:
-            stem, _, kind = t.name.rpartition(".")
-            found.append(_stored(f"{_OUTSIDE[stem]}.{kind}", t.shape, t.role))
+            found.append(_stored(_outside(t, arch), t.shape, t.role))
         else:
             layer = layers[t.layer]
             for index in layer.indices:
                 found += _in_layer(t, layer, index, arch, experts_apart, latent)
-    return tuple(sorted(_fused(found, model, arch), key=lambda t: (t.layer, t.name)))
+    return tuple(sorted(_fused(found, arch), key=lambda t: (t.layer, t.name)))
+
+
+def _left_out(t: Tensor, arch: Architecture) -> bool:
+    """What the file lacks: vision parts, prediction layers, and buffers but those that the converter takes over."""
+    taken = t.name == "lm_head.weight" or t.name.endswith("tid2eid")
+    if t.role == "buffer":
+        return not taken
+    return t.role in ("vision", "projector") or (t.role == "mtp" and not arch.mtp)
+
+
+def _added(model: ModelSpec, arch: Architecture) -> Iterator[GgufTensor]:
+    """What the converter adds: the frequencies of Gemma 4's full layers."""
+    full = [a.head_dim for a in model.attention.values() if isinstance(a, Gqa) and not a.window]
+    if arch.rope_freqs and full:
+        yield GgufTensor("rope_freqs.weight", (full[0] // 2,), "rope", "F32")
 
 
 def _stored(name: str, shape: tuple[int, ...], role: str) -> GgufTensor:
-    plain = len(shape) < 2 or not name.endswith(".weight") or role in _F32_ROLES or "_norm." in name
-    return GgufTensor(name, shape, role, plain)
+    """A tensor under its name; rows of ones around it are dropped, as the quantizer's writer does."""
+    while len(shape) > 1 and shape[0] == 1:
+        shape = shape[1:]
+    fixed = next((kind for end, kind in _FIXED.items() if name.endswith(end)), "")
+    plain = role in _F32_ROLES and not name.startswith("per_layer_token_embd")
+    if len(shape) < 2 or not name.endswith(".weight") or "_norm." in name or plain:
+        fixed = fixed or "F32"
+    return GgufTensor(name, shape, role, fixed)
+
+
+def _outside(t: Tensor, arch: Architecture) -> str:
+    if t.name in WHOLE:
+        return WHOLE[t.name]
+    stem, _, kind = t.name.rpartition(".")
+    renamed = dict(arch.names).get(stem) or OUTSIDE.get(stem)
+    if renamed is None:
+        raise UsageError(f"the place of {t.name} in a GGUF file is not described")
+    return f"{renamed}.{kind}"
 
 
 def _name(t: Tensor, arch: Architecture) -> str:
     """Name below the layer: stem and kind."""
     short = re.sub(r"^model\.(?:layers|mtp)\.\{layer\}\.", "", t.name)
+    if short in WHOLE:
+        return WHOLE[short]
+    if short in dict(arch.names):
+        return dict(arch.names)[short]
     stem, _, kind = short.rpartition(".")
-    if short in _INSIDE:  # without a kind of its own
-        return f"{_INSIDE[short]}.{'bias' if short.endswith('bias') else 'weight'}"
-    renamed = dict(arch.norms).get(stem) or _INSIDE.get(stem)
+    renamed = dict(arch.names).get(stem) or INSIDE.get(stem)
     if renamed is None:
         raise UsageError(f"the place of {t.name} in a GGUF file is not described")
     return f"{renamed}.{kind}"
@@ -201,41 +173,63 @@ def _name(t: Tensor, arch: Architecture) -> str:
 
 def _in_layer(t: Tensor, layer: LayerClass, index: int, arch: Architecture, apart: bool, latent: str
 ) -> Iterator[GgufTensor]:  # fmt: skip
-    name = _name(t, arch)
-    shape: tuple[int, ...] = t.shape[-1:] if t.shape[:-1] == (1,) else t.shape  # a single row is a vector
     experts = t.count // layer.count
     if "{expert}" in t.name and apart:
+        name = _name(t, arch)
         for expert in range(experts):
-            yield _stored(f"blk.{index}.{name.replace('_exps.', f'.{expert}.')}", shape, t.role)
+            yield _stored(f"blk.{index}.{name.replace('_exps.', f'.{expert}.')}", t.shape, t.role)
         return
-    if "{expert}" in t.name:
-        shape = (experts, *shape)
-    if isinstance(layer.attention, Mla) and t.role == "kv_b_proj" and latent != "whole":
-        a = layer.attention
-        yield _stored(f"blk.{index}.attn_k_b.weight", (a.heads, a.kv_lora_rank, a.qk_nope_head_dim), t.role)
-        yield _stored(f"blk.{index}.attn_v_b.weight", (a.heads, a.v_head_dim, a.kv_lora_rank), t.role)
+    yield from _pieces(t, layer, index, arch, experts, latent)
+
+
+def _pieces(t: Tensor, layer: LayerClass, index: int, arch: Architecture, experts: int, latent: str
+) -> Iterator[GgufTensor]:  # fmt: skip
+    """A tensor of the inventory as the converter stores it: whole, in parts, or in another shape."""
+    a, place = layer.attention, f"blk.{index}."
+    if isinstance(a, Mla) and "kv_b_proj" in t.name and latent != "whole":
+        yield _stored(f"{place}attn_k_b.weight", (a.heads, a.kv_lora_rank, a.qk_nope_head_dim), t.role)
+        yield _stored(f"{place}attn_v_b.weight", (a.heads, a.v_head_dim, a.kv_lora_rank), t.role)
         if latent == "split":
             return
-    yield _stored(f"blk.{index}.{name}", shape, t.role)
+    if isinstance(a, GatedDelta) and "in_proj_qkvz" in t.name:
+        yield _stored(f"{place}attn_qkv.weight", (a.conv_channels(), t.shape[1]), t.role)
+        yield _stored(f"{place}attn_gate.weight", (a.values, t.shape[1]), t.role)
+        return
+    shape = (experts, *t.shape) if "{expert}" in t.name else _shape(t, layer)
+    yield _stored(place + _name(t, arch), shape, t.role)
 
 
-def _mtp(model: ModelSpec, t: Tensor, arch: Architecture) -> Iterator[GgufTensor]:
+def _shape(t: Tensor, layer: LayerClass) -> tuple[int, ...]:
+    """Shapes that the converter changes: convolutions without their middle, Mamba-2's vectors and norm as matrices."""
+    a = layer.attention
+    mamba = a if isinstance(a, Mamba2) else getattr(a, "beside", None)
+    short = t.name.rpartition(".mixer.")[2]
+    if isinstance(mamba, Mamba2) and short in ("A_log", "D"):
+        return (t.shape[0], 1)
+    if isinstance(mamba, Mamba2) and short == "norm.weight":
+        return (mamba.groups, t.shape[0] // mamba.groups)
+    if t.role == "conv" and len(t.shape) == 3 and not re.search(r"[qkv]_conv1d", t.name):
+        return (t.shape[0], t.shape[2])
+    return t.shape
+
+
+def _mtp(model: ModelSpec, t: Tensor, arch: Architecture, latent: str) -> Iterator[GgufTensor]:
     """Prediction layers, which stand after the others."""
     assert model.mtp is not None
+    layer = model.layer_class(model.mtp.layer)
     for step in range(model.mtp.layers):
-        shape = t.shape[-1:] if t.shape[:-1] == (1,) else t.shape
-        if "{expert}" in t.name:
-            shape = (t.count // model.mtp.layers, *shape)
-        yield _stored(f"blk.{model.num_layers + step}.{_name(t, arch)}", shape, t.role)
+        yield from _pieces(t, layer, model.num_layers + step, arch, t.count // model.mtp.layers, latent)
 
 
-def _fused(found: list[GgufTensor], model: ModelSpec, arch: Architecture) -> Iterator[GgufTensor]:
+def _fused(found: list[GgufTensor], arch: Architecture) -> Iterator[GgufTensor]:
     """Put side by side what the architecture has in one tensor."""
     joined: dict[str, tuple[str, ...]] = {}
     if arch.fused_qkv:
         joined |= {"attn_qkv": ("attn_q", "attn_k", "attn_v")}
     if arch.fused_ffn:
         joined |= {"ffn_up": ("ffn_gate", "ffn_up")}
+    if arch.fused_experts:
+        joined |= {"ffn_gate_up_exps": ("ffn_gate_exps", "ffn_up_exps")}
     into = {part: whole for whole, parts in joined.items() for part in parts}
     groups: dict[str, list[GgufTensor]] = {}
     for t in found:
@@ -245,8 +239,9 @@ def _fused(found: list[GgufTensor], model: ModelSpec, arch: Architecture) -> Ite
         else:
             yield t
     for name, parts in groups.items():
-        rows = sum(part.shape[0] for part in parts)
-        yield GgufTensor(name, (rows, *parts[0].shape[1:]), parts[0].role, parts[0].f32)
+        at = 1 if name.endswith("_exps.weight") else 0  # rows of each expert, or of the matrix
+        rows, first = sum(part.shape[at] for part in parts), parts[0]
+        yield GgufTensor(name, (*first.shape[:at], rows, *first.shape[at + 1 :]), first.role, first.fixed)
 
 
 def ffn_layers(model: ModelSpec) -> int:
@@ -260,8 +255,17 @@ def experts_of(model: ModelSpec) -> int:
 
 
 def query_group(model: ModelSpec, latent: str = "split") -> int:
-    """Query heads a KV head in the first layer with attention; of MLA as the file's metadata say."""
-    first = next((layer.attention for layer in model.layer_classes if not isinstance(layer.attention, NoMixer)), None)
+    """Query heads a KV head as llama.cpp counts them, by the first layer; of MLA as the file's metadata say.
+
+    0 where the first layer has no attention and the metadata list KV heads by layer; files with one number for all
+    layers have the same ratio everywhere.
+    """
+    attention = [layer.attention for layer in model.layer_classes]
+    if not architecture(model).kv_by_layer:
+        attention = [a for a in attention if isinstance(a, Gqa | Mla | Compressed)]
+    first = attention[0] if attention else None
     if isinstance(first, Mla):
         return 1 if latent == "whole" else first.heads
-    return first.group if isinstance(first, Gqa) else 1
+    if isinstance(first, Compressed):
+        return first.heads
+    return first.group if isinstance(first, Gqa) else 0

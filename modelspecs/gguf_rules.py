@@ -110,7 +110,12 @@ def tensor_types(tensors: Iterable[GgufTensor], preset: Preset, facts: Facts) ->
     kinds = [_kind(t.name, facts) for t in found]
     values = sum(kind in _values(facts) for kind in kinds)
     state = _State(facts, preset, values, "output" not in kinds)
-    return [BY_NAME["F32" if t.f32 else _type(t, kind, state)] for t, kind in zip(found, kinds, strict=True)]
+    return [BY_NAME[_fixed(t, preset) or _type(t, kind, state)] for t, kind in zip(found, kinds, strict=True)]
+
+
+def _fixed(t: GgufTensor, preset: Preset) -> str:
+    """The type that a tensor has whatever the preset; what stays at 16 bits has those of a plain one."""
+    return preset.base if preset.plain and t.fixed == "BF16" else t.fixed
 
 
 def _kind(name: str, facts: Facts) -> str:

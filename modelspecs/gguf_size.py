@@ -69,7 +69,7 @@ def _value_bytes(value: Any) -> int:
 
 def tokenizer(model: ModelSpec) -> str:
     """Kind of tokenizer, by the vocabulary: ``sentencepiece``, ``bpe`` or ``llama3``."""
-    if 128_000 <= model.vocab_size < 130_000 and model.family == "llama":
+    if (128_000 <= model.vocab_size < 130_000 and model.family == "llama") or model.family.startswith("gemma4"):
         return "llama3"
     small = model.vocab_size <= 33_000 and model.family not in ("gpt2", "opt")
     return "sentencepiece" if small or model.family.startswith("gemma") else "bpe"

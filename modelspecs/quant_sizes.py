@@ -12,14 +12,14 @@ from perfmodel.base.text import printable
 from perfmodel.modelspecs import gguf_size
 from perfmodel.modelspecs.format import Format
 from perfmodel.modelspecs.formats import FORMATS, weight_format
-from perfmodel.modelspecs.gguf_layout import GgufTensor, layout
+from perfmodel.modelspecs.gguf_layout import GgufTensor, architecture, layout
 from perfmodel.modelspecs.gguf_presets import LARGER, PRESETS, VERSIONS, WITH_MATRIX, Preset, is_preset, preset
 from perfmodel.modelspecs.gguf_rules import BY_NAME, facts_of, tensor_types
 from perfmodel.modelspecs.gguf_types import GgmlType
 from perfmodel.modelspecs.load import model as load_model
 from perfmodel.modelspecs.params import is_stored
 from perfmodel.modelspecs.quantized import Quantized, Sized
-from perfmodel.modelspecs.safetensors_size import all_parts, header_bytes, header_estimate
+from perfmodel.modelspecs.safetensors_size import all_parts, header_bytes, header_estimate, unloaded_bytes
 from perfmodel.modelspecs.schema import ModelSpec
 from perfmodel.modelspecs.sizes import NOT_LOADED, is_plain, tensor_bytes, tensor_format
 from perfmodel.modelspecs.tensors import Tensor, tensors
@@ -94,6 +94,10 @@ def quantize(
     (4.58, 4.8944)
     """
     if isinstance(model, str | Path) and format is None and is_stored(str(model)):
+        if keep or keep_first or keep_last or output or embedding or matrix is not None or rules != VERSIONS[0]:
+            raise UsageError(
+                "files are reported as they are stored: options are of formats, so name a format or leave them out"
+            )
         return of_file(model)
     spec = load_model(str(model) if isinstance(model, Path) else model)
     chosen = weight_or_preset(format if format is not None else spec.native_format)
@@ -103,8 +107,10 @@ def quantize(
             raise UsageError("keep, keep_first and keep_last are for weight formats; llama.cpp's presets have rules")
         chosen = replace(chosen, **_types(output, embedding, chosen))
         return as_gguf(spec, chosen, matrix, rules, latent)
-    if output or embedding or matrix is not None:
-        raise UsageError(f"output, embedding and matrix are options of llama.cpp's presets, and {chosen.name} is none")
+    if output or embedding or matrix is not None or rules != VERSIONS[0]:
+        raise UsageError(
+            f"output, embedding, matrix and rules are options of llama.cpp's presets, and {chosen.name} is none"
+        )
     return as_safetensors(spec, chosen, recipe)
 
 
@@ -112,9 +118,13 @@ def weight_or_preset(name: str | Format) -> Format | Preset:
     """What a name of ``--format`` means: a preset of llama.cpp, or a weight format.
 
     Names that both have (``bf16``, ``mxfp4``, ``nvfp4``) mean the weight format; with ``gguf:`` before it the preset.
+    Types of ggml that a preset is called by (``q8_0``, ``q4_k``) mean the preset; with ``type:`` before it the type for
+    every linear layer.
 
     >>> weight_or_preset("Q8_0").name, weight_or_preset("bf16").name, weight_or_preset("gguf:bf16").number
     ('Q8_0', 'bf16', 32)
+    >>> weight_or_preset("q4_k").name, weight_or_preset("type:q4_k").name
+    ('Q4_K_M', 'q4_k')
 
     Raises
     ------
@@ -185,6 +195,9 @@ def _left_out(model: ModelSpec) -> Iterator[str]:
     roles = {t.role for t in tensors(model)}
     if roles & {"vision", "projector"}:
         yield "vision parts are in a file of their own (mmproj) and not counted"
+    if "mtp" in roles and not architecture(model).mtp:
+        more = sum(t.total for t in tensors(model) if t.role == "mtp")
+        yield f"prediction layers are not stored; a converter that keeps them adds {more:,} elements"
 
 
 def as_safetensors(model: ModelSpec, fmt: Format, recipe: Recipe | None = None) -> Quantized:
@@ -208,12 +221,13 @@ def as_safetensors(model: ModelSpec, fmt: Format, recipe: Recipe | None = None) 
         if t.quantizable and not kept and found is not fmt:
             why = "the checkpoint's makers left it"
         rows.append(Sized(t.name, t.role, t.shape, found.name, t.count * found.tensor_bytes(t.shape), t.count, why))
-    exact = model.family in SAME_NAMES and not fmt.name.startswith(("nf4", "mxfp"))
+    exact = model.family in SAME_NAMES and not fmt.name.startswith(("nf4", "mxfp")) and not fmt.block
     layers = {layer.name: layer.indices for layer in model.layer_classes}
     header = header_bytes(all_parts(stored, layers), {"format": "pt"}) if exact else header_estimate(stored)
+    alone = float(unloaded_bytes(stored))
     return Quantized(
         model.name, model.title, fmt.name, "safetensors", tuple(rows), float(header), 0.0, exact,
-        notes=tuple(_checkpoint_notes(model, fmt, exact)), source=fmt.source,
+        notes=tuple(_checkpoint_notes(model, fmt, exact, alone)), source=fmt.source, unloaded_bytes=alone,
     )  # fmt: skip
 
 
@@ -248,15 +262,17 @@ def _split(model: ModelSpec, recipe: Recipe) -> Iterator[Tensor]:
             yield replace(t, count=each * kept, kept_in="*")
 
 
-def _checkpoint_notes(model: ModelSpec, fmt: Format, exact: bool) -> Iterator[str]:
+def _checkpoint_notes(model: ModelSpec, fmt: Format, exact: bool, alone: float) -> Iterator[str]:
     apart = [t for t in tensors(model) if t.role in NOT_LOADED]
     if apart:
         size = sum(t.count * tensor_bytes(t, fmt) for t in apart)
         yield f"MTP layers and stored buffers are not loaded and not counted: {size:,.0f} bytes of a checkpoint"
     if not exact:
         yield "header estimated: the checkpoint's own names of tensors are others"
-    if fmt.name.startswith("gptq") and not fmt.input_bits:
-        yield "files of AutoGPTQ hold a group index of 4 bytes an input feature too; engines drop it without act-order"
+    if alone:
+        what = {"gptq": "group indices and zero points that say nothing", "int4": "shapes", "nvfp4": "input scales"}
+        words = next((text for start, text in what.items() if fmt.name.startswith(start)), "shapes")
+        yield f"the file holds {alone:,.0f} bytes that engines do not keep: {words}"
     if fmt.block:
         yield f"linear layers in {fmt.name}, embedding and head in 16 bits; llama.cpp's files mix types: name a preset"
 

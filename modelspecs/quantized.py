@@ -74,6 +74,8 @@ class Quantized:
     header_bytes : float
         Everything in the file but the tensors' data and its padding.
     padding_bytes : float
+    unloaded_bytes : float
+        Tensors of the file that engines do not keep, and that ``total_bytes`` leaves out.
     header_exact : bool
         Whether ``header_bytes`` follows from rules, or is estimated.
     weights : int or None
@@ -94,6 +96,7 @@ class Quantized:
     weights: int | None = -1
     notes: tuple[str, ...] = ()
     source: str = ""
+    unloaded_bytes: float = 0.0
 
     @property
     def total_bytes(self) -> float:
@@ -102,8 +105,8 @@ class Quantized:
 
     @property
     def file_bytes(self) -> float:
-        """The tensors, their padding and the header; of several files together."""
-        return self.total_bytes + self.padding_bytes + self.header_bytes
+        """The tensors, what engines do not keep of them, their padding and the header; of several files together."""
+        return self.total_bytes + self.unloaded_bytes + self.padding_bytes + self.header_bytes
 
     @property
     def elements(self) -> int | None:
@@ -131,8 +134,9 @@ class Quantized:
         """The sizes in words."""
         bits = f", {self.bits_per_weight:.4f} bits a weight" if self.bits_per_weight else ""
         exact = "" if self.header_exact else " (header estimated)"
+        stored = self.format if self.format == "as stored" else f"as {self.format}"
         return (
-            f"{self.title} as {self.format}: weights {gb(self.total_bytes)} = {gib(self.total_bytes)}{bits}; "
+            f"{self.title} {stored}: weights {gb(self.total_bytes)} = {gib(self.total_bytes)}{bits}; "
             f"{self.container} file {gb(self.file_bytes)} = {gib(self.file_bytes)}{exact}"
         )
 
@@ -149,7 +153,7 @@ class Quantized:
             "model": self.model, "title": self.title, "format": self.format, "container": self.container,
             "total_bytes": self.total_bytes, "bits_per_weight": self.bits_per_weight, "elements": self.elements,
             "file_bytes": self.file_bytes, "header_bytes": self.header_bytes, "header_exact": self.header_exact,
-            "padding_bytes": self.padding_bytes, "by_type": self.by_type,
+            "padding_bytes": self.padding_bytes, "unloaded_bytes": self.unloaded_bytes, "by_type": self.by_type,
             "tensors": [t.to_dict() for t in self.tensors], "notes": list(self.notes), "source": self.source,
         }  # fmt: skip
 

@@ -28,11 +28,18 @@ ENTRY = 85
 
 @dataclass(frozen=True)
 class Part:
-    """One stored tensor."""
+    """One stored tensor.
+
+    Attributes
+    ----------
+    loaded : bool
+        Whether it is among what ``Format.tensor_bytes`` counts; the rest stands in the file alone.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    loaded: bool = True
 
     @property
     def bytes(self) -> int:
@@ -41,7 +48,7 @@ class Part:
 
 
 def parts(name: str, shape: tuple[int, ...], fmt: Format, plain: str = "BF16") -> tuple[Part, ...]:
-    """What a checkpoint stores for a tensor in a format; their bytes add up to ``Format.tensor_bytes``.
+    """What a checkpoint stores for a tensor in a format; bytes of the loaded ones add up to ``Format.tensor_bytes``.
 
     Parameters
     ----------
@@ -52,6 +59,8 @@ def parts(name: str, shape: tuple[int, ...], fmt: Format, plain: str = "BF16") -
     """
     if fmt.name in PLAIN:
         return (Part(name, PLAIN[fmt.name], shape),)
+    if fmt.block:  # blocks of ggml as they are, scales within
+        return (Part(name, "U8", (shape[0], round(fmt.tensor_bytes((1, shape[-1]))))),)
     stem = name.removesuffix(".weight")
     if fmt.name.startswith("gptq"):
         return tuple(_gptq(stem, shape, fmt))
@@ -68,14 +77,16 @@ def _groups(cols: int, fmt: Format) -> int:
 
 
 def _gptq(stem: str, shape: tuple[int, ...], fmt: Format) -> Iterator[Part]:
+    """GPTQ: zero points and group indices are always written; engines keep them where they say something.
+
+    Source: ``QuantLinear`` of auto_gptq/nn_modules/qlinear/qlinear_cuda.py, https://github.com/AutoGPTQ/AutoGPTQ.
+    """
     rows, cols = shape
     bits, groups = int(fmt.bits), _groups(cols, fmt)
     yield Part(f"{stem}.qweight", "I32", (cols * bits // 32, rows))
     yield Part(f"{stem}.scales", "F16", (groups, rows))
-    if fmt.zero_bits:
-        yield Part(f"{stem}.qzeros", "I32", (groups, rows * bits // 32))
-    if fmt.input_bits:
-        yield Part(f"{stem}.g_idx", "I32", (cols,))
+    yield Part(f"{stem}.qzeros", "I32", (groups, rows * bits // 32), bool(fmt.zero_bits))
+    yield Part(f"{stem}.g_idx", "I32", (cols,), bool(fmt.input_bits))
 
 
 def _awq(stem: str, shape: tuple[int, ...], fmt: Format) -> Iterator[Part]:
@@ -100,13 +111,18 @@ def _nf4(name: str, shape: tuple[int, ...], fmt: Format) -> Iterator[Part]:
 
 
 def _scaled(name: str, shape: tuple[int, ...], fmt: Format, plain: str) -> Iterator[Part]:
-    """Weights with scales beside them: FP8, INT8, integers packed by compressed-tensors, micro-scaling."""
+    """Weights with scales beside them: FP8, INT8, integers packed by compressed-tensors, micro-scaling.
+
+    The shape beside packed integers: ``PackedQuantizationCompressor`` of
+    https://github.com/vllm-project/compressed-tensors. NVFP4 as ModelOpt writes it, with a scale for the inputs.
+    """
     rows, cols = shape
     across, down = fmt.group or (0, 0)
     scales = (ceil(rows / across) if across else 1, ceil(cols / down) if down else 1)
     kind = {32: "F32", 16: plain, 8: "F8_E8M0"}[int(fmt.scale_bits)]
     if fmt.name.startswith("int") and fmt.name != "int8":
         yield Part(f"{name}_packed", "I32", (rows, ceil(cols * int(fmt.bits) / 32)))
+        yield Part(f"{name}_shape", "I64", (2,), loaded=False)
     elif fmt.bits < 8:
         yield Part(name, "U8", (rows, int(cols * fmt.bits) // 8))
     else:
@@ -114,6 +130,7 @@ def _scaled(name: str, shape: tuple[int, ...], fmt: Format, plain: str) -> Itera
     if fmt.name == "nvfp4":
         yield Part(f"{name}_scale", "F8_E4M3", scales)
         yield Part(f"{name}_scale_2", "F32", ())
+        yield Part(f"{name.removesuffix('.weight')}.input_scale", "F32", (), loaded=False)
     else:
         yield Part(f"{name}_scale" + ("_inv" if fmt.name == "fp8_block" else ""), kind, scales)
 
@@ -152,3 +169,10 @@ def header_bytes(stored: Iterable[Part], metadata: dict[str, str] | None = None)
 def header_estimate(tensors: Iterable[tuple[Tensor, Format]]) -> int:
     """About the bytes of a header whose names of tensors are not known: the inventory's names, and 85 an entry."""
     return 8 + sum(t.count * sum(len(p.name) + ENTRY for p in parts(t.name, t.shape, fmt)) for t, fmt in tensors)
+
+
+def unloaded_bytes(tensors: Iterable[tuple[Tensor, Format]]) -> int:
+    """Bytes that stand in the file alone: group indices without act-order, zero points of symmetric GPTQ, shapes."""
+    return sum(
+        t.count * sum(part.bytes for part in parts(t.name, t.shape, fmt) if not part.loaded) for t, fmt in tensors
+    )

@@ -37,6 +37,12 @@ _FORMATS = (
     Column("bits_per_weight", "bits a weight", show=lambda v: f"{v:.4g}"), Column("math", "multiplied in", last=2),
     Column("kv_cache", "KV cache", last=3), Column("source", "source", last=4),
 )  # fmt: skip
+_FORMAT_NOTES = (
+    "bits a weight: of a matrix of 4,096 x 4,096, scales and zero points included; a scale a channel (1 x all) adds "
+    "its bits over the K inputs of a row, so 16/K for 16 bits; of caches: head size 128, long contexts",
+    "presets of llama.cpp mix types by tensor: `perfmodel quantize MODEL --format NAME` has their bits a weight; "
+    "type:NAME is a type for every linear layer",
+)
 _ENGINES = (
     _NAME, _TITLE, Column("versions", "versions read"), Column("share", "default share of the memory"),
     Column("of", "of", last=2), Column("source", "source", last=1),
@@ -72,7 +78,8 @@ def listing_text(what: str, fmt: str, sources: bool = False) -> str:
     found = rows()
     if fmt == "json":
         columns = tuple(Column(key, key) for key in found[0])
-    return render(found, columns, fmt)
+    notes = _FORMAT_NOTES if what == "formats" and fmt in ("table", "md") else ()
+    return render(found, columns, fmt, notes=notes)
 
 
 def _source_rows(what: str) -> list[dict[str, Any]]:

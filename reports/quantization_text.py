@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perfmodel.base.units import gb
+from perfmodel.base.units import bytes_text, engineering
 from perfmodel.reports.tables import Column, render, to_json
 from perfmodel.reports.words import one_line, seconds
 from perfmodel.roofline.quantization.compare import Comparison
@@ -32,7 +32,7 @@ def compare_text(found: Comparison, fmt: str) -> str:
     if fmt == "csv":
         return render(rows, [Column(key, key) for key in rows[0]], fmt)
     columns = [
-        Column("format", "format"), Column("weights_bytes", "bytes", "", gb),
+        Column("format", "format"), Column("weights_bytes", "bytes", "", bytes_text),
         Column("bits_per_weight", "bits a weight", "", _bits), Column("computes_in", "products in"),
         Column("ttft_s", "TTFT", "", seconds), Column("tpot_s", "TPOT", "", seconds),
         Column("max_batch", "max batch"), Column("tokens_per_s", "tokens/s at it", "", _rate),
@@ -54,13 +54,14 @@ def _notes(found: Comparison, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     notes = [
         f"TTFT and TPOT of the batch that was asked for, {kind}; max batch: requests of {s['input'] + s['output']:,} "
         f"tokens whose cache fits beside the weights under {s['memory_engine']}; tokens/s: output tokens of that batch",
-        "bits a weight: over all parameters, embeddings and norms at 16 bits too; GB = 10^9 bytes",
+        "bits a weight: over all parameters, embeddings and norms too (16 bits in weight formats); GB = 10^9 bytes",
     ]
     if any("unpacked" in row["computes_in"] for row in rows):
         notes.append("unpacked: no unit multiplies the stored numbers; they are converted to 16 bits in registers")
     if any(row["error"] is not None for row in rows):
         notes.append(
             "error: mean over the matrices that were given, of outputs where inputs were given, else of weights"
+            + (f"; {one_line(s['errors_of'])}" if s.get("errors_of") else "")
         )
     origins = dict.fromkeys(
         origin for line in found.lines if line.analysis for origin in line.analysis.origins if "unpacked" in origin
@@ -78,23 +79,27 @@ def mixed_text(found: Mixed, fmt: str) -> str:
         rows = [{**row, "shape": "x".join(map(str, row["shape"]))} for row in found.rows()]
         return render(rows, [Column(key, key) for key in rows[0]], fmt)
     columns = [
-        Column("role", "role"), Column("tensors", "tensors"), Column("bytes", "bytes", "", gb),
+        Column("role", "role"), Column("tensors", "tensors"), Column("bytes", "bytes", "", bytes_text),
         Column("bits_per_weight", "bits a weight", "", _bits), Column("widths", "widths: layers"),
     ]  # fmt: skip
     state = "proven least" if found.allocation.proven else f"at least {found.allocation.least_error:.6g}"
     notes = [
-        f"total {gb(found.bytes)} of {gb(found.budget)}, {found.bits_per_weight:.3f} bits a weight; "
-        f"{found.kept_bytes / 1e6:,.1f} MB stay at 16 bits; error {found.allocation.error:.6g}, {state}",
+        f"total {bytes_text(found.bytes)} of {bytes_text(found.budget)}, {found.bits_per_weight:.3f} bits a weight; "
+        f"{engineering(found.kept_bytes, 'B')} stay at 16 bits; error {found.allocation.error:.6g}, {state}",
         f"errors: {found.basis}",
         "widths of 2, 3, 4 and 8 bits are groups of 128 with a 16-bit scale and a zero point each",
     ]
-    return render(found.by_role(), columns, fmt, f"{found.title} in {gb(found.budget)}", notes)
+    return render(found.by_role(), columns, fmt, f"{found.title} in {bytes_text(found.budget)}", notes)
 
 
-def errors_text(rows: Sequence[Mapping[str, Any]], skipped: Mapping[str, int], fmt: str, title: str = "") -> str:
-    """Measured errors of matrices, beside theory."""
+def errors_text(
+    rows: Sequence[Mapping[str, Any]], skipped: Mapping[str, int], fmt: str, title: str = "",
+    remarks: Sequence[str] = (),
+) -> str:  # fmt: skip
+    """Measured errors of matrices, beside theory; ``remarks`` are said below."""
     if fmt == "json":
-        return to_json({"matrices": list(rows), "skipped": [{"reason": k, "tensors": v} for k, v in skipped.items()]})
+        left_out = [{"reason": k, "tensors": v} for k, v in skipped.items()]
+        return to_json({"matrices": list(rows), "skipped": left_out, "remarks": list(remarks)})
     with_inputs = any(row["output_error"] is not None for row in rows)
     shown = [{**row, "shape": "x".join(map(str, row["shape"]))} for row in rows]
     if fmt == "csv":
@@ -119,5 +124,6 @@ def errors_text(rows: Sequence[Mapping[str, Any]], skipped: Mapping[str, int], f
             "output error: squared, relative to the output's power, on calibration inputs and on the quarter that was "
             "held out; top 1 %: share of it that the strongest inputs carry"
         )
+    notes += [one_line(remark) for remark in remarks]
     notes += [f"left out: {count:,} {one_line(reason)}" for reason, count in skipped.items()]
     return render(shown, columns, fmt, title, notes)

@@ -10,6 +10,7 @@ import numpy as np
 from perfmodel.base.units import gib
 from perfmodel.reports.tables import Column, render, to_json
 from perfmodel.reports.words import limiter_words, parallelism, percent, seconds
+from perfmodel.roofline.quantization.units import remarks
 from perfmodel.roofline.speculative.acceptance_fit import Fitted
 from perfmodel.roofline.speculative.bench import LARGEST_BATCH
 from perfmodel.roofline.speculative.evaluate import Speculation
@@ -112,6 +113,8 @@ def notes(found: Speculation) -> list[str]:
     said = [verdict(found), *stops(found), rests_on(found), why(found), *_memory(found)]
     said += [] if found.acceptance.basis == "given" else [acceptance_words(found.acceptance)]
     said += log_words(found.fitted) if found.fitted else []
+    ready = found.draft.target
+    said += remarks(ready.model, ready.plan, ready.gpu)
     said += [found.draft.note, found.method.notes, _exact(found), _costs(found), fidelity_words(found)]
     return [note for note in said if note]
 

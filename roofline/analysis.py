@@ -14,6 +14,7 @@ from perfmodel.modelspecs.schema import ModelSpec
 from perfmodel.roofline.clock import clock
 from perfmodel.roofline.memory import Memory, memory, remedies
 from perfmodel.roofline.phases import OpResult, Phase, decode_phase, pipeline_factor, prefill_phase
+from perfmodel.roofline.quantization.units import remarks
 from perfmodel.roofline.setup import Setup, setup
 from perfmodel.roofline.step import check_whole
 from perfmodel.roofline.times import OpTime
@@ -74,12 +75,12 @@ class Analysis:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What makes the question itself doubtful, and what of it is not used."""
-        longest, asked = self.setup.model.max_context, self.input_tokens + self.output_tokens
-        if asked <= longest:
-            return self.unused
-        long = f"{asked:,} tokens are more than the {longest:,} that {self.setup.model.title} is made for"
-        return (long, *self.unused)
+        """What makes the question itself doubtful, what of it is not used, and weights that the GPU has no unit for."""
+        ready = self.setup
+        longest, asked = ready.model.max_context, self.input_tokens + self.output_tokens
+        long = f"{asked:,} tokens are more than the {longest:,} that {ready.model.title} is made for"
+        said = [long] if asked > longest else []
+        return (*said, *self.unused, *remarks(ready.model, ready.plan, ready.gpu))
 
     @property
     def microbatch(self) -> int:

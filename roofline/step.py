@@ -12,6 +12,7 @@ from perfmodel.base.errors import UsageError
 from perfmodel.base.num import Num
 from perfmodel.hwspecs.schema import Gpu
 from perfmodel.modelspecs.formats import Format, kv_format, weight_format
+from perfmodel.modelspecs.mixes import stored_format
 from perfmodel.modelspecs.schema import Compressed, Gqa, ModelSpec, Moe
 from perfmodel.modelspecs.schema_recurrent import NoMixer, Recurrent
 from perfmodel.roofline.dequantize import check_instructions, instructions
@@ -186,7 +187,8 @@ def make_plan(
 ) -> Plan:  # fmt: skip
     """Check the degrees of parallelism against the model and choose the arithmetic from the GPU.
 
-    ``other_math`` is that of the first format of ``native_roles``: no checkpoint has more than one.
+    ``other_math`` is that of the first format of ``native_roles``, for no checkpoint has more than one; of a preset of
+    llama.cpp that of all its types.
 
     Raises
     ------
@@ -195,11 +197,11 @@ def make_plan(
     """
     for name, value in (("tp", tp), ("pp", pp), ("ep", ep), ("dp", dp)):
         check_whole(name, value)
-    stored, cache = weight_format(weights or model.native_format), kv_format(kv)
+    stored, cache = stored_format(model, weights or model.native_format), kv_format(kv)
     plan = Plan(
         int(tp), int(pp), int(ep), int(dp), stored, cache, choose_math(stored, gpu), choose_math(cache, gpu),
         choose_math(weight_format("bf16"), gpu), 4.0 if stored.name == "fp32" else 2.0,
-        choose_math(weight_format(next(iter(model.native_roles.values()), "bf16")), gpu),
+        choose_math(stored if stored.roles else weight_format(next(iter(model.native_roles.values()), "bf16")), gpu),
         check_instructions(dequantization),
     )  # fmt: skip
     _check_cuts(model, plan)

@@ -16,6 +16,7 @@ from perfmodel.modelspecs.schema import ModelSpec
 from perfmodel.roofline.clock import Clock, clock, operators
 from perfmodel.roofline.graph import graph
 from perfmodel.roofline.memory import memory
+from perfmodel.roofline.quantization.units import computes_in, remarks
 from perfmodel.roofline.setup import Setup, setup
 from perfmodel.roofline.step import Step, check_number, decode, prefill
 from perfmodel.roofline.times import Rates
@@ -81,8 +82,10 @@ def sweep(
     Returns
     -------
     DataFrame
-        ``gpu, tp, weights, kv, batch, context, fits, time_s, tokens_per_s``: seconds of the step and tokens of the
-        whole deployment a second. Where ``fits`` is false, since weights and cache exceed the usable memory, they are
+        ``gpu, tp, weights, computes_in, kv, batch, context, fits, time_s, tokens_per_s``: seconds of the step and
+        tokens of the whole deployment a second. ``computes_in`` is the number format of the products with the weights,
+        with ``unpacked`` where they are converted first; ``attrs["remarks"]`` says what engines do with formats that a
+        GPU has no unit for. Where ``fits`` is false, since weights and cache exceed the usable memory, they are
         NaN unless ``hypothetical``.
 
     Raises
@@ -113,13 +116,14 @@ def sweep(
     for name, values in lists.items():
         check_number(name, values)
     b, c = (np.asarray(values, dtype=np.float64) for values in lists.values())
-    frames, problems = [], []
+    frames, problems, said = [], [], dict[str, None]()
     for g, t, w, k in product(_list(gpu), _list(tp), _list(weights), _list(kv)):
         try:
             ready = setup(model, g, tp=t, weights=w, kv=k, **plan)
         except UsageError as error:
             problems.append(error)
             continue
+        said |= dict.fromkeys(remarks(ready.model, ready.plan, ready.gpu))
         timer = (
             None
             if fidelity == "bound" and not engine and not efficiency and not measured
@@ -128,7 +132,9 @@ def sweep(
         frames.append(pd.DataFrame(_columns(ready, b, c, phase, timer, hypothetical)))
     if not frames:
         raise problems[0]
-    return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+    whole = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+    whole.attrs["remarks"] = [*said]
+    return whole
 
 
 def _columns(
@@ -153,7 +159,7 @@ def _columns(
         times = np.where(fits, times, np.nan)
         ends = {name: np.where(fits, values, np.nan) for name, values in ends.items()}
     return {
-        "gpu": ready.gpu.name, "tp": ready.plan.tp, "weights": ready.plan.weights.name, "kv": ready.plan.kv.name,
-        "batch": batches, "context": contexts, "fits": fits, "time_s": times,
-        "tokens_per_s": tokens / times, **ends,
+        "gpu": ready.gpu.name, "tp": ready.plan.tp, "weights": ready.plan.weights.name,
+        "computes_in": computes_in(ready.plan.weights, ready.gpu), "kv": ready.plan.kv.name, "batch": batches,
+        "context": contexts, "fits": fits, "time_s": times, "tokens_per_s": tokens / times, **ends,
     }  # fmt: skip

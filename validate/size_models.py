@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from perfmodel.base.errors import UsageError
+from perfmodel.modelspecs.counts import total_params
 from perfmodel.modelspecs.gguf_layout import GgufTensor, architecture, layout
 from perfmodel.modelspecs.load import MODELS, model
 from perfmodel.modelspecs.quant_sizes import Latent
@@ -21,6 +22,8 @@ _LABEL = re.compile(
 )
 _OLD = {"llama v2": "llama", "llama": "llama"}
 UNLABELLED = "the label of an architecture and a size names no built-in model with as many parameters"
+#: Names of files that are their folder's.
+_FOLDERS = ("models",)
 LATENTS: tuple[Latent, ...] = ("split", "whole", "both")
 
 
@@ -60,8 +63,8 @@ def file_model(models: Models, name: str, params: str) -> Target:
     printed = count(re.sub(r"\s*\(HF\)$", "", params.replace("30,532 B", "30.532 B")))
     short = name.partition(" (")[0]
     label = _OLD.get(short.casefold()) or ((match := _LABEL.fullmatch(short)) and match[1].casefold())
-    if label:
-        return _labelled(label, printed)
+    if label or short.casefold() in _FOLDERS:
+        return _labelled(label or "", printed)
     found = models.printed(
         re.sub(r"(?i)[-_ ]?instruct(?:ion)?$", "", short) if _exists(models, short) is None else short
     )
@@ -78,7 +81,8 @@ def _exists(models: Models, name: str) -> Found | None:
 def _labelled(label: str, printed: Printed | None) -> Target:
     if printed is None:
         raise Skip("llama.cpp's label of an architecture and a size names no single model without its parameters")
-    targets = [target for name in _of_architecture(label) if (target := _stored(_builtin(name), printed)) is not None]
+    names = _of_architecture(label) if label else _near(printed.value)
+    targets = [target for name in names if (target := _stored(_builtin(name), printed)) is not None]
     if not targets:
         raise Skip(UNLABELLED)
     shapes = {tuple((t.name, t.shape) for t in layout(one.found.model, latent=one.latent)) for one in targets}
@@ -90,6 +94,11 @@ def _labelled(label: str, printed: Printed | None) -> Target:
 @functools.cache
 def _of_architecture(label: str) -> tuple[str, ...]:
     return tuple(name for name in MODELS.names if _architecture(model(name)) == label)
+
+
+def _near(count: float) -> tuple[str, ...]:
+    """Built-in models of any architecture with about so many parameters: a head that is stored again may be added."""
+    return tuple(name for name in MODELS.names if 0.6 * count < total_params(model(name)) < 1.1 * count)
 
 
 def _architecture(spec: ModelSpec) -> str:

@@ -23,7 +23,11 @@ from perfmodel.validate.size_models import Target, file_model
 GIB, GB = 2.0**30, 1e9
 UNITS = {"GiB": GIB, "MiB": 2.0**20, "GB as printed = GiB": GIB, "bytes": 1.0}
 CUSTOM = "the row's own note: a custom mix of types, of which the name says the majority only"
-ROUNDED = "quality B: its author rounded the size up or left a setting out"
+ROUNDED = "quality B: its author left the unit or a part of the size out"
+COARSE = "its author rounded the size up to a tenth of a GB, which is more than half a per cent of it"
+RECIPE = "a recipe's figure: it says neither whether prediction layers are loaded nor what its NVFP4 leaves alone"
+#: A step of the printed size that says something of errors of tenths of a per cent.
+FINE = 0.005
 #: Rules of llama.cpp by what a row says of its quantizer; most files of the tables are of 2024 and 2025.
 RULES = (("old k-quant mixes", "2023-09"), ("Dec-2023", "2023-12"))
 USUAL = "2024"
@@ -35,6 +39,8 @@ REQUIREMENTS = (
 FORKED = (
     "ik_llama.cpp, whose quantizer mixes types by rules of its own; llama-bench's label names the majority type only"
 )
+#: Presets that give one type to all matrices (but a head in Q8_0) in either quantizer; mixtures are mixed by hand.
+UNMIXED = ("F32", "F16", "BF16", "Q8_0", "Q6_K")
 #: People whose files are all made with an importance matrix, as their model cards say.
 MATRIX = re.compile(r"bartowski|i1-GGUF")
 _GPTQ = re.compile(r"GPTQ (\d)-bit (no group|(\d+)g)( act-order)?")
@@ -53,13 +59,13 @@ class Predicted:
 
 def compare(row: Row, models: Models) -> Iterator[Comparison | Missing]:
     """Size and bits a weight of a row."""
-    if row.get("quality", "").startswith(("B", "C")):
+    if row.get("quality", "").startswith(("B", "C")) and "rounded up" not in row["size_unit"]:
         raise Skip(ROUNDED)
     if "custom mix" in row.get("notes", ""):
         raise Skip(CUSTOM)
     if "tools/quantize/README" in row["source"] and row["size_unit"].startswith("GB"):
         raise Skip(REQUIREMENTS)
-    if row["bpw_kind"].startswith("derived") and "ik_llama.cpp" in row["source"]:
+    if row["bpw_kind"].startswith("derived") and "ik_llama.cpp" in row["source"] and not _unmixed(row):
         raise Skip(FORKED)
     if row["bpw_kind"].startswith("nominal"):
         yield _bits(row, _nominal(row["quant_type"]))
@@ -82,6 +88,15 @@ def compare(row: Row, models: Models) -> Iterator[Comparison | Missing]:
         )  # fmt: skip
     if bits is not None:
         yield _bits(row, found, ways[0])
+
+
+def _unmixed(row: Row) -> bool:
+    """Whether a label means the same file in llama.cpp and its fork: a dense model in one type."""
+    try:
+        chosen = preset(row["quant_type"])
+    except UnknownName:
+        return False
+    return chosen.name in UNMIXED and not re.search(r"moe|deepseek", row["model"], re.IGNORECASE)
 
 
 def _group(row: Row) -> dict[str, str]:
@@ -110,6 +125,10 @@ def _size(row: Row) -> tuple[float, Printed | None, bool]:
     number = printed(text)
     if unit is None or number is None:
         raise Skip("size is no number, or its unit says neither GB nor GiB")
+    if "rounded up" in name:
+        if 2 * number.half_unit > FINE * number.value:
+            raise Skip(COARSE)
+        number = Printed(number.value - number.half_unit, number.half_unit)  # the middle of what it may be
     return unit, number, unit in (GB, 1.0)
 
 
@@ -131,7 +150,10 @@ def _predicted(row: Row, models: Models) -> list[Predicted]:
         return list(_gguf(row, models))
     if kind.startswith("vLLM load"):
         return [_loaded(row, models)]
-    if kind.startswith("safetensors") and "loaded" not in kind:
+    if "loaded in vLLM" in kind:
+        models.find(row["model"])
+        raise Skip(RECIPE)
+    if kind.startswith("safetensors"):
         return [_checkpoint(row, models)]
     raise Skip(f"the format {kind[:60]!r} is not one that is predicted: GGUF, safetensors, vLLM load")
 
@@ -176,6 +198,7 @@ def _again_elements(found: Quantized, target: Target) -> int:
 
 def _checkpoint(row: Row, models: Models) -> Predicted:
     text = row["quant_type"]
+    model = models.find(re.sub(r"(?i)-instruct.*$|-intermediate.*$", "", row["model"]))
     match = _GPTQ.fullmatch(text)
     if match:
         name = f"gptq{match[1]}_" + (f"g{match[3]}" if match[3] else "channel") + ("_act" if match[4] else "")
@@ -183,7 +206,6 @@ def _checkpoint(row: Row, models: Models) -> Predicted:
         name = f"awq_g{awq[1]}"
     else:
         raise Skip("the quantization is no recipe of a checkpoint that is known: GPTQ and AWQ are")
-    model = models.find(re.sub(r"(?i)-instruct.*$|-intermediate.*$", "", row["model"]))
     found = quantize(model.model, name)
     return Predicted(found.total_bytes, found.file_bytes, found.bits_per_weight or 0, found.format, model.source)
 

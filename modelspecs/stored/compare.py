@@ -72,7 +72,7 @@ class Comparison:
 
 
 @dataclass
-class _Unit:
+class Unit:
     """Tensors of one name in one layer (the experts of a layer are one unit); ``bits`` of the native format."""
 
     shape: tuple[int, ...]
@@ -81,6 +81,7 @@ class _Unit:
 
     @property
     def elements(self) -> int:
+        """Of all of them."""
         return prod(self.shape) * self.count
 
 
@@ -93,7 +94,7 @@ def compare(model: ModelSpec, stored: Iterable[StoredTensor], names: Names) -> C
         From the name of a stored tensor to ``SCALE``, ``BUFFER``, or readings in names of the inventory (``{layer}``
         filled in, ``{expert}`` not). The first reading that the inventory knows is taken; a name without is reported.
     """
-    units = _units(model)
+    units = units_of(model)
     found: dict[Covers, list[StoredTensor]] = {}
     apart = {SCALE: 0, BUFFER: 0}
     for t in stored:
@@ -118,7 +119,7 @@ def compare(model: ModelSpec, stored: Iterable[StoredTensor], names: Names) -> C
     return Comparison(expected, weights, apart[SCALE], apart[BUFFER], tuple(differences))
 
 
-def _disagree(covers: Covers, stored: list[StoredTensor], units: dict[str, _Unit], seen: set[str], bits: float
+def _disagree(covers: Covers, stored: list[StoredTensor], units: dict[str, Unit], seen: set[str], bits: float
 ) -> Iterator[Difference]:  # fmt: skip
     name, elements = stored[0].name, sum(unpacked(t, bits) for t in stored)
     if covers[0] not in units:
@@ -135,34 +136,31 @@ def _disagree(covers: Covers, stored: list[StoredTensor], units: dict[str, _Unit
     if len(covers) == 1 and len(stored) in (1, units[covers[0]].count):
         unit = units[covers[0]]
         for t in stored:
-            if (
-                not packed(t, bits)
-                and not _alike(t.shape, unit.shape)
-                and not _alike(t.shape, (unit.count, *unit.shape))
-            ):
+            if not packed(t, bits) and not alike(t.shape, unit.shape) and not alike(t.shape, (unit.count, *unit.shape)):
                 yield Difference(t.name, f"the shape {list(unit.shape)} expected, {list(t.shape)} stored")
 
 
-def _alike(stored: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+def alike(stored: tuple[int, ...], expected: tuple[int, ...]) -> bool:
     """Whether shapes agree but for the order of dimensions, dimensions of 1, and vectors stored by head."""
     left, right = sorted(n for n in stored if n != 1), sorted(n for n in expected if n != 1)
     return left == right or (min(len(left), len(right)) <= 1 and prod(left) == prod(right))
 
 
-def _units(model: ModelSpec) -> dict[str, _Unit]:
+def units_of(model: ModelSpec) -> dict[str, Unit]:
+    """The model's tensors by name, layers apart."""
     classes = {layer.name: layer.indices for layer in model.layer_classes}
-    found: dict[str, _Unit] = {}
+    found: dict[str, Unit] = {}
     for t in tensors(model):
         bits = tensor_format(t, model.native_format).bits
         if t.role in VISION:  # one unit: the names of vision towers are many
             name = VISION[t.role]
             before = found[name].elements if name in found else 0
-            found[name] = _Unit((before + t.total,), 1, 16)
+            found[name] = Unit((before + t.total,), 1, 16)
         elif "{layer}" not in t.name:
-            found[t.name] = _Unit(t.shape, t.count, bits)
+            found[t.name] = Unit(t.shape, t.count, bits)
         else:
             for index in (layers := _layers(model, t, classes)):
-                found[t.name.replace("{layer}", str(index))] = _Unit(t.shape, t.count // len(layers), bits)
+                found[t.name.replace("{layer}", str(index))] = Unit(t.shape, t.count // len(layers), bits)
     return found
 
 

@@ -9,8 +9,9 @@ from perfmodel.base.errors import UnknownName, UsageError
 from perfmodel.base.units import gib
 from perfmodel.hwspecs.load import gpu as load_gpu
 from perfmodel.hwspecs.schema import Gpu
-from perfmodel.modelspecs.formats import FORMATS, KV_FORMATS, OFFERED, OFFERED_KV, Format, kv_format, weight_format
+from perfmodel.modelspecs.formats import FORMATS, KV_FORMATS, OFFERED, OFFERED_KV, Format, kv_format
 from perfmodel.modelspecs.load import model as load_model
+from perfmodel.modelspecs.mixes import stored_format
 from perfmodel.modelspecs.schema import Gqa, Mla, ModelSpec
 from perfmodel.roofline.engines import llamacpp, sglang, trtllm, vllm
 from perfmodel.roofline.engines.ask import LATENT_FORMATS, Ask, Draft, as_bytes, fraction, whole
@@ -18,6 +19,7 @@ from perfmodel.roofline.engines.options import BLOCK_SIZES, check_foreign, check
 from perfmodel.roofline.engines.overheads import Overheads, overheads
 from perfmodel.roofline.engines.result import EngineMemory
 from perfmodel.roofline.engines.rules import rules
+from perfmodel.roofline.quantization.units import remarks
 from perfmodel.roofline.step import Plan, make_plan
 
 #: What answers for an engine.
@@ -106,6 +108,7 @@ def answer(asked: Ask) -> EngineMemory:
     environment variables) is set; TensorRT-LLM and llama.cpp warn.
     """
     found = ANSWERS[asked.rules.engine](asked)
+    found = replace(found, remarks=remarks(asked.model, asked.plan, asked.gpu))
     if asked.max_model_len <= asked.model.max_context:
         return found
     text = f"{asked.max_model_len:,} tokens are more than the model's longest context of {asked.model.max_context:,}: "
@@ -131,7 +134,7 @@ def ask(
         found.engine, memory_fraction=memory_fraction, max_num_seqs=max_num_seqs, block_size=block_size, draft=draft,
         max_num_batched_tokens=max_num_batched_tokens,
     )  # fmt: skip
-    stored = weight_format(weights or spec.native_format)
+    stored = stored_format(spec, weights or spec.native_format)
     name = _kv_name(kv, stored, found.engine, spec)
     cache = kv_format("fp8" if name in LATENT_FORMATS else name if name in KV_FORMATS else "bf16")
     plan = make_plan(spec, device, tp, pp, ep, dp, stored, cache)

@@ -76,6 +76,8 @@ class EngineMemory:
         What does not fit, or what to know; empty when there is nothing to say.
     remedies : tuple[str, ...]
         Options that would make it fit.
+    remarks : tuple[str, ...]
+        What engines do with weights that the GPU has no unit for.
     kv_tokens_low, kv_tokens_high : int
         80 % interval from the terms that were fitted.
     """
@@ -99,6 +101,7 @@ class EngineMemory:
     kv_tokens_low: int = 0
     kv_tokens_high: int = 0
     facts: Mapping[str, float] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     def term(self, name: str) -> Term:
         """A term by name.
@@ -199,7 +202,8 @@ class EngineMemory:
             "non_torch_bytes": self.non_torch, "reserved_bytes": self.reserved, "kv_pool_bytes": self.kv_pool,
             "blocks": self.blocks, "block_size": self.block_size, "block_bytes": self.block_bytes,
             "request_bytes": self.request_bytes, "state_bytes": self.state_bytes, "fits": self.fits,
-            "notice": self.notice, "remedies": list(self.remedies), **self.facts, "terms": self.rows(),
+            "notice": self.notice, "remedies": list(self.remedies), "remarks": list(self.remarks), **self.facts,
+            "terms": self.rows(),
         }  # fmt: skip
 
     def plot(self, **options: Any) -> Any:
@@ -211,6 +215,6 @@ class EngineMemory:
     def _repr_html_(self) -> str:
         import html
 
-        lines = [self.title, self.sentence] + ([self.notice] if self.notice else [])
+        lines = [self.title, self.sentence] + ([self.notice] if self.notice else []) + list(self.remarks)
         text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
         return text + str(self.frame.to_html(index=False))

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from perfmodel.base.errors import UsageError
 from perfmodel.hwspecs.load import gpu as load_gpu
 from perfmodel.hwspecs.schema import Gpu
-from perfmodel.modelspecs.formats import Format, kv_format, weight_format
+from perfmodel.modelspecs.formats import Format, kv_format
 from perfmodel.modelspecs.load import model as load_model
+from perfmodel.modelspecs.mixes import chosen_format, meaning
 from perfmodel.modelspecs.schema import ModelSpec
 from perfmodel.modelspecs.sizes import NOT_LOADED, weight_bytes
 from perfmodel.modelspecs.tensors import tensors
@@ -50,7 +51,8 @@ class FormatLine:
     full : Analysis or None
         Of ``max_batch`` requests.
     note : str
-        What does not fit, or what stands in for a unit that the GPU lacks.
+        What the name means where it could mean two things, what does not fit, and what stands in for a unit that the
+        GPU lacks.
     error : float or None
         Measured on weights, where some were given.
     """
@@ -119,7 +121,7 @@ class Comparison:
 def compare(
     model: str | ModelSpec, gpu: str | Gpu, formats: Iterable[str | Format], *, batch: int = 1, input: int = 2048,
     output: int = 256, fidelity: str = "bound", engine: str | None = None, kv: str | Format = "bf16",
-    errors: Mapping[str, float] | None = None, **options: Any,
+    errors: Mapping[str, float] | None = None, errors_of: str = "", **options: Any,
 ) -> Comparison:  # fmt: skip
     """What each weight format takes, how fast it is, and what it leaves for the KV cache.
 
@@ -128,7 +130,8 @@ def compare(
     model, gpu
         Names, files or specs.
     formats : iterable
-        Names of weight formats, or formats; 1 to 64.
+        Names as ``quantize`` takes them: weight formats (``int4``), presets of llama.cpp (``Q4_K_M``), types of ggml
+        for every linear layer (``type:q4_k``); or formats; 1 to 64.
     batch : int
         Requests of the times to first token and per output token.
     input, output : int
@@ -137,6 +140,8 @@ def compare(
         Whose memory is counted (vLLM by default) and, at calibrated fidelity, whose kernels are timed.
     errors : mapping, optional
         Measured error by name of the format.
+    errors_of : str
+        What was measured, in words.
     **options
         ``tp, pp, ep, dp, system, efficiency, measured, dequantization`` as ``analyze`` takes them.
 
@@ -154,7 +159,7 @@ def compare(
     for name, value in (("batch", batch), ("input", input), ("output", output)):
         check_whole(name, value)
     spec, device, cache = load_model(model), load_gpu(gpu), kv_format(kv)
-    listed = list(dict.fromkeys(weight_format(f) for f in formats))
+    listed = list(dict.fromkeys(chosen_format(spec, f) for f in formats))
     if not 1 <= len(listed) <= MOST:
         raise UsageError(f"{len(listed)} formats to compare; name 1 to {MOST}")
     timed = {"fidelity": fidelity, "kv": cache, "input": input, "output": output, **options}
@@ -167,6 +172,7 @@ def compare(
     settings = {
         "model": spec.name, "gpu": device.name, "batch": int(batch), "input": int(input), "output": int(output),
         "fidelity": fidelity, "engine": engine, "memory_engine": _holder(device, engine), "kv": cache.name,
+        **({"errors_of": errors_of} if errors_of else {}),
         **{name: options[name] for name in ("tp", "pp", "ep", "dp", "dequantization") if options.get(name)},
     }  # fmt: skip
     return Comparison(tuple(lines), settings)
@@ -176,7 +182,7 @@ def _holder(device: Gpu, engine: str | None) -> str:
     """Engine whose memory is counted: the named one, else vLLM, else (where it does not run) llama.cpp."""
     if engine:
         return engine_name(engine)
-    return "vllm" if device.vendor in VENDORS["vllm"] else "llamacpp"
+    return "vllm" if device.kind == "gpu" and device.vendor in VENDORS["vllm"] else "llamacpp"
 
 
 def _line(
@@ -192,7 +198,7 @@ def _line(
         kv=timed["kv"].name,
         **spread,
     )
-    notes = [fallback(fmt, device)]
+    notes = [meaning(fmt).partition(": ")[2], fallback(fmt, device)]
     if held.value < batch:
         notes.append(held.words if not held.value else f"only {held.words}")
     size = weight_bytes(spec, fmt)
@@ -208,7 +214,7 @@ def _times(spec: ModelSpec, device: Gpu, fmt: Format, batch: int, most: int, tim
     return analyze(spec, device, batch=batch, weights=fmt, **timed) if 0 < batch <= most else None
 
 
-def names(text: str) -> Sequence[str]:
+def names(text: str, option: str = "--compare") -> Sequence[str]:
     """Formats of a list such as ``bf16,int4,fp8``.
 
     Raises
@@ -218,5 +224,5 @@ def names(text: str) -> Sequence[str]:
     """
     found = [part.strip() for part in text.split(",")]
     if not all(found):
-        raise UsageError(f"--compare takes names of formats such as bf16,int4,fp8, not {text[:80]!r}")
+        raise UsageError(f"{option} takes names of formats such as bf16,int4,fp8, not {text[:80]!r}")
     return found

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from math import exp, hypot, log
 from pathlib import Path
+from statistics import stdev
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -20,6 +22,7 @@ from perfmodel.modelspecs.formats import Format
 from perfmodel.roofline import ops
 from perfmodel.roofline.analysis import Analysis, analyze
 from perfmodel.roofline.dequantize import instructions
+from perfmodel.roofline.efficiency_step import Z80
 from perfmodel.roofline.engines.inverse import largest_batch
 from perfmodel.roofline.times import Rates
 
@@ -111,10 +114,27 @@ class Served(_Frozen):
     source: str
 
 
+class Deployment(_Frozen):
+    """Whole runs of one engine's version with one model: how far they are off together.
+
+    ``log_ratio`` is the median of the logarithm of predicted over measured rate (``tools/deployment_spread.py``).
+    """
+
+    gpu: str
+    engine: str
+    version: str
+    model: str
+    rows: int
+    log_ratio: float
+
+
 class Published(_Frozen):
     """All of it; sources are spelled out."""
 
     sources: dict[str, str]
+    deployments: tuple[Deployment, ...]
+    deployments_source: str
+    deployments_inside: tuple[float, float]
     groups: dict[str, Group]
     rows: tuple[Row, ...]
     speedups: dict[str, Speedup]
@@ -139,7 +159,9 @@ class Predicted:
     bound : float
         At the roofline, one operator after another.
     rate, low, high : float
-        Calibrated, with its interval.
+        Calibrated, with its 80 % interval: the operators' errors, and how far deployments are off as a whole.
+    ttft_s, tpot_s : float
+        Calibrated times of the prefill of all sequences, and of a decode step. [s]
     """
 
     batch: int
@@ -147,6 +169,35 @@ class Predicted:
     rate: float
     low: float
     high: float
+    ttft_s: float
+    tpot_s: float
+
+
+@functools.cache
+def deployment_spread() -> float:
+    """Standard deviation of ``log_ratio`` between deployments.
+
+    The fitted efficiencies are of one version of each engine, kernel by kernel. Runs of another version, with its host,
+    build flags and scheduling, are off together by this much, beside the errors of the kernels. It was taken from
+    closed loops of other versions than any row here (``deployments``), of which four in five lie in their intervals
+    with it.
+
+    >>> round(deployment_spread(), 3)
+    0.135
+    """
+    return stdev(one.log_ratio for one in published().deployments)
+
+
+def widened(rate: float, low: float, high: float, bound: float = float("inf"), spread: float | None = None
+) -> tuple[float, float]:  # fmt: skip
+    """An 80 % interval with the spread between deployments added in quadrature, on a logarithmic scale.
+
+    >>> low, high = widened(100.0, 100.0, 100.0, spread=0.1)
+    >>> round(low, 1), round(high, 1)
+    (88.0, 113.7)
+    """
+    more = Z80 * (deployment_spread() if spread is None else spread)
+    return rate * exp(-hypot(log(rate / low), more)), min(bound, rate * exp(hypot(log(high / rate), more)))
 
 
 @functools.cache
@@ -161,7 +212,17 @@ def predict(row: Row) -> Predicted:
     a = analyze(row.model, row.gpu, fidelity="calibrated", engine=group.engine or None, **asked)
     decode = group.metric == "decode"
     ends = [_rate(a, decode, i) for i in (1, 0)]  # the longest time is the lowest rate
-    return Predicted(batch, _rate(bound, decode), _rate(a, decode), ends[0], ends[1])
+    rate, most = _rate(a, decode), _rate(bound, decode)
+    low, high = widened(rate, ends[0], ends[1], most)
+    return Predicted(batch, most, rate, low, high, a.ttft_s, a.tpot_s)
+
+
+def implied_step(row: Row) -> float:
+    """Time of a decode step if the prefill took what is predicted for it. [s]"""
+    if published().groups[row.group].metric == "decode":
+        return row.batch / row.tokens_per_s
+    p = predict(row)
+    return (p.batch * row.output / row.tokens_per_s - p.ttft_s) / (row.output - 1)
 
 
 def most_at_once(row: Row) -> int:
@@ -207,6 +268,19 @@ def predicted_speedup(base: Row, row: Row, fidelity: str = "calibrated") -> floa
     if fidelity == "bound":
         return other.bound / row.tp / (one.bound / base.tp)
     return other.rate / row.tp / (one.rate / base.tp)
+
+
+def speedup_interval(base: Row, row: Row) -> tuple[float, float]:
+    """80 % interval of a predicted speedup: the intervals of both rates in quadrature.
+
+    They share their deployment: half of its spread's variance is assumed to be common to both and to cancel.
+    """
+    one, other = predict(base), predict(row)
+    common = Z80 * deployment_spread()
+    spread = hypot(log(one.rate / one.low), log(other.rate / other.low))
+    width = max(spread**2 - common**2, 0.0) ** 0.5
+    ratio = predicted_speedup(base, row)
+    return ratio * exp(-width), ratio * exp(width)
 
 
 @functools.cache

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.base.errors import DoesNotFit
-from perfmodel.base.units import engineering, gb
+from perfmodel.base.units import bytes_text, engineering
 from perfmodel.modelspecs.formats import Format, weight_format
 from perfmodel.modelspecs.load import model as load_model
 from perfmodel.modelspecs.schema import ModelSpec, Moe
 from perfmodel.modelspecs.sizes import NOT_LOADED
 from perfmodel.modelspecs.tensors import Tensor, tensors
+from perfmodel.roofline.engines.ask import as_bytes
 from perfmodel.roofline.quantization.budget import SECONDS, Allocation, Choice, Option, allocate
 
 if TYPE_CHECKING:
@@ -250,25 +251,29 @@ def _layered(model: ModelSpec, t: Tensor) -> Iterable[Piece]:
         yield Piece(name, t.role, index, t.shape, each, _weight(t, each, share, factor))
 
 
-def mixed(model: str | ModelSpec, budget: float, widths: Sequence[str] = WIDTHS, seconds: float = SECONDS) -> Mixed:
+def mixed(
+    model: str | ModelSpec, budget: float | str, widths: Sequence[str] = WIDTHS, seconds: float = SECONDS
+) -> Mixed:  # fmt: skip
     """Widths of a model's tensors for the least sensitivity-weighted error within a budget.
 
     Parameters
     ----------
     model : str or ModelSpec
-    budget : float
-        Of all weights, those that stay at 16 bits too. [bytes]
+    budget : float or str
+        Of all weights, those that stay at 16 bits too: bytes, or text such as ``24 GiB``.
     widths : sequence of str
         Formats to choose from.
 
     Raises
     ------
+    UsageError
+        For a budget that is no size.
     DoesNotFit
         When the narrowest widths are above the budget.
 
     Examples
     --------
-    >>> found = mixed("llama3.1-8b", 4e9)
+    >>> found = mixed("llama3.1-8b", "4 GB")
     >>> found.bytes <= 4e9, found.allocation.proven
     (True, True)
     """
@@ -278,7 +283,8 @@ def mixed(model: str | ModelSpec, budget: float, widths: Sequence[str] = WIDTHS,
         "no weights were given: rounding errors of normal weights, sensitivities by the order of the chapter's section "
         "4.6 (attention output, then Q, K, V, then FFN up, then FFN down and embedding; early layers first)"
     )
-    return assign(spec.title, listed, budget, kept_bytes, kept_elements, basis, widths, seconds)
+    size = as_bytes(budget, "budget")
+    return assign(spec.title, listed, size, kept_bytes, kept_elements, basis, widths, seconds)
 
 
 def assign(
@@ -292,8 +298,8 @@ def assign(
     if least > budget:
         kept = engineering(kept_bytes, "B")
         raise DoesNotFit(
-            f"{title} takes {gb(least)} at the narrowest widths ({kept} of it stay at 16 bits); the budget is "
-            f"{gb(budget)}",
+            f"{title} takes {bytes_text(least)} at the narrowest widths ({kept} of it stay at 16 bits); the budget is "
+            f"{bytes_text(budget)}",
             least, budget,
         )  # fmt: skip
     allocation = allocate(choices, budget - kept_bytes, seconds)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from perfmodel.roofline.critical import critical_batch as critical_batch
     from perfmodel.roofline.engines.budget import memory as memory
     from perfmodel.roofline.flops import crossovers as crossovers
+    from perfmodel.roofline.quantization.compare import compare as compare_formats  # noqa: F401
+    from perfmodel.roofline.quantization.widths import mixed as mixed_precision  # noqa: F401
     from perfmodel.roofline.speculative.evaluate import speculate as speculate
     from perfmodel.roofline.speculative.rounds import Host as Host
     from perfmodel.roofline.sweep import sweep as sweep
@@ -37,6 +39,8 @@ _EXPORTS = {
     "analyze": "perfmodel.roofline.analysis:analyze",
     "estimate": "perfmodel.roofline.analysis:estimate",
     "memory": "perfmodel.roofline.engines.budget:memory",
+    "compare_formats": "perfmodel.roofline.quantization.compare:compare",
+    "mixed_precision": "perfmodel.roofline.quantization.widths:mixed",
     "speculate": "perfmodel.roofline.speculative.evaluate:speculate",
     "Host": "perfmodel.roofline.speculative.rounds:Host",
     "sweep": "perfmodel.roofline.sweep:sweep",

@@ -119,7 +119,7 @@ def test_what_a_checkpoint_stores_adds_up(name: str, rows: int, cols: int) -> No
     """The parts of a checkpoint's matrix have as many bytes as the format says, whatever the shape."""
     shape = (256 * rows, 1024 * cols)
     fmt = weight_format(name)
-    assert sum(part.bytes for part in parts("m.weight", shape, fmt)) == fmt.tensor_bytes(shape)
+    assert sum(part.bytes for part in parts("m.weight", shape, fmt) if part.loaded) == fmt.tensor_bytes(shape)
 
 
 @pytest.mark.parametrize(

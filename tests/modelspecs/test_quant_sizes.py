@@ -130,7 +130,7 @@ def test_refused_options_of_presets() -> None:
         quantize("llama3-8b", "IQ2_M", matrix=False)
     with pytest.raises(UnknownName, match=r"unknown type of ggml 'q4_x'"):
         quantize("llama3-8b", "Q4_K_M", output="q4_x")
-    with pytest.raises(UsageError, match=r"GGUF files of opt-6.7b .* are not described"):
+    with pytest.raises(UsageError, match=r"no architecture for OPTForCausalLM: there are no GGUF files of opt-6.7b"):
         quantize("opt-6.7b", "Q4_K_M")
     with pytest.raises(UnknownName, match=r"unknown format 'q4_k_n'; did you mean .*q4_k_m"):
         quantize("llama3-8b", "q4_k_n")
@@ -167,7 +167,7 @@ def test_prediction_layers_and_vision_parts_are_said() -> None:
     """What is not counted is named, with its bytes where they are known."""
     assert any("MTP layers" in note for note in quantize("deepseek-v3").notes)
     assert any("mmproj" in note for note in quantize("gemma3-4b", "Q4_0").notes)
-    assert any("group index" in note for note in quantize("llama3-8b", "gptq_g128").notes)
+    assert any("group indices" in note for note in quantize("llama3-8b", "gptq_g128").notes)
 
 
 def test_json_holds_the_contract() -> None:
@@ -180,7 +180,10 @@ def test_json_holds_the_contract() -> None:
     assert "Q4_K" in pm.quantize("llama3-8b", "Q4_K_M")._repr_html_()
 
 
-@pytest.mark.parametrize("fmt", ["bf16", "gptq_g128_act", "awq_g32", "fp8", "nvfp4", "int8", "gptq3_g32"])
+@pytest.mark.parametrize(
+    "fmt",
+    ["bf16", "gptq_g128_act", "gptq_g128", "gptq_g64_sym", "int4_g64", "awq_g32", "fp8", "nvfp4", "int8", "gptq3_g32"],
+)
 def test_a_checkpoint_to_the_byte(fmt: str, tmp_path: Path) -> None:
     """A tiny Llama saved by the safetensors package has just the bytes predicted, header included."""
     safetensors = pytest.importorskip("safetensors.torch")
@@ -188,7 +191,7 @@ def test_a_checkpoint_to_the_byte(fmt: str, tmp_path: Path) -> None:
 
     kinds = {
         "BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "I32": torch.int32, "I8": torch.int8,
-        "U8": torch.uint8, "F8_E4M3": torch.float8_e4m3fn,
+        "U8": torch.uint8, "F8_E4M3": torch.float8_e4m3fn, "I64": torch.int64,
     }  # fmt: skip
     spec = model("tinyllama-1.1b").model_copy(update={"hidden_size": 256, "vocab_size": 320})
     stored = [(t, tensor_format(t, fmt)) for t in tensors(spec) if t.role not in ("mtp", "buffer")]
@@ -201,8 +204,18 @@ def test_a_checkpoint_to_the_byte(fmt: str, tmp_path: Path) -> None:
     assert found.header_exact
     assert found.file_bytes == path.stat().st_size
     real = quantize(path)
-    assert real.total_bytes == found.total_bytes
+    assert real.total_bytes == found.total_bytes + found.unloaded_bytes
+    assert sum(p.bytes for p in parts if p.loaded) == found.total_bytes
     assert real.file_bytes == path.stat().st_size
+
+
+def test_group_indices_are_stored_whatever_the_order() -> None:
+    """Files of GPTQ hold an index an input of every matrix; what engines load has it with act-order alone."""
+    plain, act = quantize("llama3-8b", "gptq_g128"), quantize("llama3-8b", "gptq_g128_act")
+    inputs = 32 * (4096 * 6 + 14_336)  # q, k, v, o, gate, up and down projections
+    assert plain.unloaded_bytes == 4 * inputs == act.total_bytes - plain.total_bytes
+    assert act.unloaded_bytes == 0
+    assert plain.file_bytes == act.file_bytes
 
 
 def test_a_file_whose_model_is_unknown(tmp_path: Path) -> None:

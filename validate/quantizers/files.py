@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -111,6 +111,16 @@ class Stored:
     def find(self, name: str) -> Matrix | None:
         """The matrix of a name."""
         return next((m for m in self.matrices if m.name == name), None)
+
+    def only(self, names: Iterable[str], reason: str) -> Stored:
+        """What has one of the names; matrices that have not are counted under a reason."""
+        kept = set(names)
+        matrices = tuple(m for m in self.matrices if m.name in kept)
+        left = len(self.matrices) - len(matrices)
+        return Stored(
+            matrices, tuple(t for t in self.others if t.name in kept),
+            self.skipped | ({reason: left} if left else {}),
+        )  # fmt: skip
 
 
 def stored(path: Path | str, tables: bool = False) -> Stored:

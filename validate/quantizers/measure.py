@@ -15,11 +15,12 @@ from typing import Any
 import torch
 
 from perfmodel.base.errors import SpecError, UsageError
+from perfmodel.base.text import printable
 from perfmodel.modelspecs.formats import Format, weight_format
 from perfmodel.validate.quantizers.awq import awq
 from perfmodel.validate.quantizers.files import Matrix, Stored, stored
 from perfmodel.validate.quantizers.formats import grid_of, round_to
-from perfmodel.validate.quantizers.gptq import gptq, hessian
+from perfmodel.validate.quantizers.gptq import DAMPING, gptq, hessian
 from perfmodel.validate.quantizers.theory import output_error, salience
 
 #: Inputs that are read of each layer; the last quarter is held out.
@@ -80,14 +81,31 @@ class MatrixError:
 
 @dataclass
 class Measured:
-    """Errors of a file's matrices, and what was left out and why."""
+    """Errors of a file's matrices, what was left out and why, and matrices with fewer calibration rows than inputs."""
 
     lines: list[MatrixError] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
+    short: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def skip(self, reason: str) -> None:
         """Count something that was left out."""
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
+
+    def warnings(self) -> list[str]:
+        """What makes errors doubtful: GPTQ on fewer calibration rows than a matrix has inputs.
+
+        >>> Measured(short={"q_proj": (300, 384)}).warnings()[0][:63]
+        '1 matrix, such as q_proj, with fewer calibration rows (300) tha'
+        """
+        if not self.short:
+            return []
+        name, (rows, inputs) = next(iter(self.short.items()))
+        matrices = f"{len(self.short):,} {'matrix' if len(self.short) == 1 else 'matrices'}"
+        return [
+            f"{matrices}, such as {printable(name, 80)}, with fewer calibration rows ({rows:,}) than inputs "
+            f"({inputs:,}): GPTQ's Hessian has no inverse but for its damping of {100 * DAMPING:g} %, its errors on "
+            "these rows are too good; go by those held out, or give more rows (a quarter of them is held out)"
+        ]
 
     def mean(self, fmt: str, method: str = METHODS[0]) -> float | None:
         """Mean error of a format over the matrices: of outputs where inputs were given, else of weights."""
@@ -128,6 +146,8 @@ def measure(
     found = Measured(skipped=dict(source.skipped))
     if not source.matrices:
         raise UsageError(f"no matrix to quantize was found: {_reasons(found.skipped) or 'the file is empty'}")
+    if inputs is not None:
+        _check_inputs(source, inputs)
     done, total = 0, sum(m.elements for m in source.matrices)
     for matrix in source.matrices:
         if progress is not None:
@@ -144,6 +164,21 @@ def measure(
     return found
 
 
+def _check_inputs(source: Stored, inputs: Stored) -> None:
+    """Refuse calibration inputs of which none is a matrix's."""
+    if not any(_inputs_of(matrix, inputs) for matrix in source.matrices):
+        some = f"; it has {printable(inputs.matrices[0].name, 80)} and others" if inputs.matrices else ""
+        raise UsageError(
+            f"the activations hold inputs of none of the matrices, under names such as "
+            f"{printable(source.matrices[0].name, 80)}{some}"
+        )
+
+
+def _inputs_of(matrix: Matrix, inputs: Stored) -> Matrix | None:
+    names = (matrix.name, matrix.name.removesuffix(".weight"))
+    return next((m for name in names if (m := inputs.find(name)) is not None), None)
+
+
 def _reasons(skipped: dict[str, int]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in skipped.items())
 
@@ -152,8 +187,7 @@ def _inputs(matrix: Matrix, inputs: Stored | None, found: Measured) -> tuple[tor
     """Calibration inputs of a matrix, and those held out."""
     if inputs is None:
         return None
-    names = (matrix.name, matrix.name.removesuffix(".weight"))
-    x = next((m for name in names if (m := inputs.find(name)) is not None), None)
+    x = _inputs_of(matrix, inputs)
     if x is None:
         found.skip("matrices without calibration inputs: rounded only")
         return None
@@ -182,6 +216,8 @@ def _matrix(
     if matrix.elements > MOST_WEIGHTS or matrix.columns > MOST_INPUTS:
         found.skip(f"matrices too large for GPTQ and AWQ (over {MOST_WEIGHTS:,} weights or {MOST_INPUTS:,} inputs)")
         return
+    if "GPTQ" in others and x[0].shape[0] < matrix.columns:
+        found.short[matrix.name] = (x[0].shape[0], matrix.columns)
     w = matrix.read(0, matrix.rows)
     power = float((w**2).sum())
     for method in others:
@@ -212,6 +248,6 @@ def _rounded(matrix: Matrix, fmt: Format, x: tuple[torch.Tensor, torch.Tensor] |
     seen, held_out = [a / b if b else 0.0 for a, b in outputs] or (None, None)
     return MatrixError(
         matrix.name, matrix.shape, fmt.name, METHODS[0], noise / power if power else 0.0,
-        plain / noise if noise else None, expected / noise if noise else None, seen, held_out,
+        plain / noise if noise and plain else None, expected / noise if noise and plain else None, seen, held_out,
         salience(x[0]) if x else None,
     )  # fmt: skip

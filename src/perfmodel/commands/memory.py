@@ -131,7 +131,7 @@ def _text(found: Any, answer: Any, fmt: str) -> str:
         *(() if fmt == "table" else (Column("source", "source", optional=True),)),
     )  # fmt: skip
     notes = [answer.words] if answer is not None else []
-    notes += [found.sentence] + ([found.notice] if found.notice else [])
+    notes += [found.sentence] + ([found.notice] if found.notice else []) + list(found.remarks)
     if found.remedies:
         notes.append(f"would fit: {' or '.join(found.remedies)}")
     if any(row["low_bytes"] is not None for row in found.rows()):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfmodel.commands._options import data_format, emit, fidelity_options
-from perfmodel.commands.quantize_run import given, run, run_options
+from perfmodel.commands.quantize_run import check_used, question, run, run_options
 
 if TYPE_CHECKING:
     from perfmodel.modelspecs.quantized import Quantized
@@ -44,18 +44,19 @@ def command(
 ) -> None:  # fmt: skip
     """Size MODEL in a storage format tensor by tensor; or report a .gguf or .safetensors file, or a folder of them.
 
-    --format may be given twice: once for the storage format (int4, awq_g64, nf4_dq, Q4_K_M, gguf:BF16; by default the
-    checkpoint's own), once for the form of the output (table, json, csv, md).
+    --format may be given twice: once for the storage format (int4, awq_g64, nf4_dq, Q4_K_M, type:q4_k, gguf:BF16; by
+    default the checkpoint's own), once for the form of the output (table, json, csv, md).
 
-    --compare puts weight formats side by side on a GPU: bytes, times, capacity. --budget gives each tensor the width
+    --compare puts the same formats side by side on a GPU: bytes, times, capacity. --budget gives each tensor the width
     that costs least. --weights quantizes a file's matrices and shows their errors beside theory; it also gives
-    --compare its errors and --budget what it minimises.
+    --compare its errors and --budget what it minimises. With a MODEL the file has to hold that model's tensors.
     """
     from perfmodel.base.errors import UsageError
     from perfmodel.modelspecs.quant_sizes import quantize
 
     form, stored = split_formats(formats, path)
-    if given(asked):
+    check_used(question(asked))
+    if question(asked) != "sizes":
         emit(run(model, stored, asked, form), path)
         return
     if model is None:

@@ -14,7 +14,7 @@ FORMATS = ("int4", "w8a16", "fp8")
 
 
 def run_options() -> Callable[[F], F]:
-    """Options of this module; ``given`` says whether any of its questions was asked, ``run`` answers it."""
+    """Options of this module; ``question`` says which one was asked, ``run`` answers it."""
     options = [
         click.option("--compare", metavar="F1,F2,...", help="Formats side by side on --gpu: bytes, times, capacity."),
         click.option("--budget", metavar="BYTES", help="Widths of 2 to 16 bits a tensor that fit, such as 24GiB."),
@@ -43,9 +43,57 @@ def run_options() -> Callable[[F], F]:
     return decorate
 
 
-def given(options: Mapping[str, Any]) -> bool:
-    """Whether a question of this module was asked."""
-    return any(options.get(name) for name in ("compare", "budget", "weights", "activations"))
+#: Questions of this module -> options of ``perfmodel quantize`` that change their answer.
+_WORKLOAD = ("gpu", "batch", "input_tokens", "output_tokens", "tp", "pp", "ep", "dp", "kv", "system", "dequantization")
+_TIMES = ("fidelity", "engine", "efficiency", "measured")
+_FILE = ("weights", "activations")
+USED: dict[str, tuple[str, ...]] = {
+    "sizes": ("keep", "keep_first", "keep_last", "matrix", "rules", "output", "embedding", "tensors"),
+    "compare": ("compare", *_WORKLOAD, *_TIMES, *_FILE),
+    "budget": ("budget", *_FILE),
+    "weights": _FILE,
+}
+_ALWAYS = ("model", "formats", "path")
+
+
+def question(options: Mapping[str, Any]) -> str:
+    """Which question is asked: ``compare``, ``budget``, ``weights`` or ``sizes``.
+
+    Raises
+    ------
+    UsageError
+        For two of them.
+    """
+    from perfmodel.base.errors import UsageError
+
+    if options.get("compare") is not None and options.get("budget") is not None:
+        raise UsageError("--compare and --budget are two questions: ask one at a time")
+    if options.get("activations") is not None and options.get("weights") is None:
+        raise UsageError("--activations are inputs of --weights: give both")
+    return next((name for name in ("compare", "budget", "weights") if options.get(name) is not None), "sizes")
+
+
+def check_used(asked: str) -> None:
+    """Refuse options that were given and belong to another question, rather than leave them aside.
+
+    Raises
+    ------
+    UsageError
+    """
+    from perfmodel.base.errors import UsageError
+
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name in _ALWAYS or name in USED[asked]:
+            continue
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            other = next((of for of, names in USED.items() if name in names), "")
+            if not other:  # --help and the like
+                continue
+            belongs = "of sizes (--format alone)" if other == "sizes" else f"of --{other}"
+            here = "sizes" if asked == "sizes" else f"--{asked}"
+            raise UsageError(f"{parameter.opts[0]} is {belongs} and changes nothing about {here}: leave it out")
 
 
 def run(model: str | None, formats: Sequence[str], options: Mapping[str, Any], form: str) -> str:
@@ -54,7 +102,7 @@ def run(model: str | None, formats: Sequence[str], options: Mapping[str, Any], f
     Parameters
     ----------
     model : str or None
-        Needed unless weights are given and nothing is to be compared.
+        Needed unless weights are given and nothing is to be compared. With weights: they have to be this model's.
     formats : sequence of str
         Formats that ``--weights`` is measured in; ``int4``, ``w8a16`` and ``fp8`` when none are named.
     options : mapping
@@ -67,24 +115,20 @@ def run(model: str | None, formats: Sequence[str], options: Mapping[str, Any], f
     PerfmodelError
     """
     from perfmodel.base.errors import UsageError
+    from perfmodel.base.text import printable
 
-    if options.get("activations") and not options.get("weights"):
-        raise UsageError("--activations are inputs of --weights: give both")
-    if options.get("compare") and options.get("budget"):
-        raise UsageError("--compare and --budget are two questions: ask one at a time")
-    if formats and (options.get("compare") or options.get("budget")):
-        raise UsageError(f"--format {formats[0][:60]} is of sizes and --weights; --compare names its formats itself")
-    if options.get("compare"):
+    asked = question(options)
+    if formats and asked in ("compare", "budget"):
+        raise UsageError(
+            f"--format {printable(formats[0], 60)} is of sizes and --weights; --compare names its formats itself"
+        )
+    if asked == "compare":
         return _compare(_needed(model, "--compare"), options, form)
-    if options.get("budget"):
+    if asked == "budget":
         return _budget(model, options, form)
-    return _weights(formats or FORMATS, options, form)
+    from perfmodel.commands.quantize_weights import measured_text
 
-
-def _split(formats: Sequence[str]) -> list[str]:
-    from perfmodel.roofline.quantization.compare import names
-
-    return [name for text in formats for name in names(text)]
+    return measured_text(formats or FORMATS, model, options, form)
 
 
 def _needed(model: str | None, option: str) -> str:
@@ -103,29 +147,18 @@ def _compare(model: str, options: Mapping[str, Any], form: str) -> str:
     if not options.get("gpu"):
         raise UsageError("--compare needs a --gpu")
     wanted = names(options["compare"])
-    errors = _errors(wanted, options) if options.get("weights") else None
+    measured: dict[str, Any] = {}
+    if options.get("weights") is not None:
+        from perfmodel.commands.quantize_weights import errors
+
+        measured["errors"], measured["errors_of"] = errors(wanted, model, options)
     keys = ("tp", "pp", "ep", "dp", "kv", "system", "dequantization", "fidelity", "efficiency", "measured", "engine")
     asked = {key: options[key] for key in keys if options.get(key)}
     found = compare(
         model, options["gpu"], wanted, batch=options["batch"], input=options["input_tokens"],
-        output=options["output_tokens"], errors=errors, **asked,
+        output=options["output_tokens"], **measured, **asked,
     )  # fmt: skip
     return compare_text(found, form)
-
-
-def _errors(wanted: Any, options: Mapping[str, Any]) -> dict[str, float]:
-    """Mean error of each format that has a quantizer, by its name."""
-    from perfmodel.base.errors import UsageError
-    from perfmodel.modelspecs.formats import weight_format
-
-    _torch()
-    from perfmodel.validate.quantizers.formats import has_quantizer
-
-    names = list(dict.fromkeys(f.name for f in map(weight_format, wanted) if has_quantizer(f)))
-    if not names:
-        raise UsageError("none of the formats has a quantizer here: leave --weights out")
-    found = _measured(names, options, ("round to nearest",))
-    return {name: mean for name in names if (mean := found.mean(name)) is not None}
 
 
 def _budget(model: str | None, options: Mapping[str, Any], form: str) -> str:
@@ -135,81 +168,13 @@ def _budget(model: str | None, options: Mapping[str, Any], form: str) -> str:
 
     size = as_bytes(options["budget"], "--budget")
     with _stdout_to_stderr():
-        if options.get("weights"):
-            found = _mixed_of_file(size, options)
+        if options.get("weights") is not None:
+            from perfmodel.commands.quantize_weights import widths
+
+            found = widths(size, model, options)
         else:
             found = mixed(_needed(model, "--budget without --weights"), size)
     return mixed_text(found, form)
-
-
-def _mixed_of_file(size: float, options: Mapping[str, Any]) -> Any:
-    from perfmodel.base.errors import UsageError
-    from perfmodel.modelspecs.formats import weight_format
-    from perfmodel.roofline.quantization.widths import WIDTHS, from_errors
-
-    _torch()
-    from perfmodel.validate.quantizers.files import stored
-
-    source = stored(options["weights"])
-    narrow = [weight_format(name).name for name in WIDTHS if weight_format(name).bits < 16]
-    found = _measured(narrow, {**options, "weights": source}, ("round to nearest",))
-    by_name: dict[str, dict[str, float]] = {}
-    for line in found.lines:
-        by_name.setdefault(line.name, {})[line.format] = line.error if line.output is None else line.output
-    whole = {
-        name: [*(errors[f] for f in narrow), 0.0] for name, errors in by_name.items() if len(errors) == len(narrow)
-    }
-    if not whole:
-        raise UsageError("no matrix can be narrowed: groups of 128 divide the inputs of none")
-    shapes = {m.name: m.shape for m in source.matrices if m.name in whole}
-    kept = sum(t.elements for t in source.others) + sum(m.elements for m in source.matrices if m.name not in whole)
-    what = "outputs on the given inputs" if options.get("activations") else "weights"
-    basis = f"measured: relative squared errors of {what} by rounding to nearest, every matrix alike"
-    return from_errors(str(options["weights"]), shapes, whole, size, 2.0 * kept, kept, basis)
-
-
-def _weights(formats: Sequence[str], options: Mapping[str, Any], form: str) -> str:
-    from perfmodel.reports.quantization_text import errors_text
-
-    _torch()
-    from perfmodel.validate.quantizers.measure import METHODS
-
-    found = _measured(_split(formats), options, METHODS)
-    rows = [line.to_dict() for line in found.lines]
-    return errors_text(rows, found.skipped, form, f"errors of {options['weights']}")
-
-
-def _torch() -> None:
-    """Refuse without PyTorch."""
-    from importlib.util import find_spec
-
-    from perfmodel.base.errors import UsageError
-
-    if find_spec("torch") is None:
-        raise UsageError("quantizing weights needs PyTorch: install perfmodel[gpu], or torch by itself")
-
-
-def _measured(names: Any, options: Mapping[str, Any], methods: tuple[str, ...]) -> Any:
-    """Errors of a file, with a bar of progress on stderr where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from perfmodel.base.text import printable
-    from perfmodel.validate.quantizers.measure import measure
-
-    with Progress(console=Console(stderr=True), transient=True, disable=not _terminal()) as bar:
-        task = bar.add_task("", total=None)
-
-        def progress(done: int, total: int, name: str) -> None:
-            bar.update(task, completed=done, total=total, description=printable(name, 60))
-
-        return measure(options["weights"], names, options.get("activations"), methods, progress)
-
-
-def _terminal() -> bool:
-    import sys
-
-    return sys.stderr.isatty()
 
 
 class _stdout_to_stderr:  # noqa: N801 -- used as a function

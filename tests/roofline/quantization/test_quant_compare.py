@@ -59,7 +59,9 @@ def test_a_format_without_a_unit_falls_back_and_says_so() -> None:
     """FP8 on A100: Marlin's weights only, in 16-bit math, as fast as other 8-bit weights; FP4 on H100 likewise."""
     lines = {line.format.name: line for line in compare("llama3.1-8b", "a100", ["fp8", "w8a16", "bf16"]).lines}
     assert lines["fp8"].computes_in == "bf16, unpacked"
-    assert lines["fp8"].note.startswith("a100-sxm has no fp8 units: weights only (W8A16), by Marlin in vLLM")
+    assert lines["fp8"].note.startswith(
+        "a100-sxm has no fp8 units: engines fall back to weights only (W8A16), by Marlin in vLLM"
+    )
     assert lines["fp8"].analysis.tpot_s == pytest.approx(lines["w8a16"].analysis.tpot_s, rel=0.01)
     assert lines["fp8"].analysis.ttft_s == pytest.approx(lines["bf16"].analysis.ttft_s, rel=0.01)
     assert "h100-sxm has no fp4 units" in fallback(FORMATS["mxfp4"], gpu("h100"))
@@ -140,7 +142,7 @@ def test_a_format_is_listed_once() -> None:
     ("formats", "options", "error", "message"),
     [
         ([], {}, UsageError, "0 formats to compare"),
-        (["int5x"], {}, UnknownName, "unknown weight format 'int5x'"),
+        (["int5x"], {}, UnknownName, "unknown format 'int5x'"),
         (["int4"], {"batch": 0}, UsageError, "batch must be between"),
         (["int4"], {"kv": "int3"}, UnknownName, "unknown KV-cache format"),
         (["int4"], {"dequantization": -1}, UsageError, "instructions a weight"),

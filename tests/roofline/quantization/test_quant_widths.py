@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.base.errors import DoesNotFit, UnknownName
+from perfmodel.base.errors import DoesNotFit, UnknownName, UsageError
 from perfmodel.modelspecs.counts import total_params
 from perfmodel.modelspecs.formats import weight_format
 from perfmodel.modelspecs.load import model
@@ -130,3 +130,18 @@ def test_spans_of_layers() -> None:
     assert spans([]) == ""
     assert spans([5]) == "5"
     assert spans([1, 2, 3, 5, 8, 7]) == "1-3, 5, 7-8"
+
+
+def test_from_the_package_itself() -> None:
+    """Comparison and widths are found beside the other functions of ``import perfmodel``; budgets may be text."""
+    import perfmodel as pm
+
+    assert {"compare_formats", "mixed_precision", "quantize"} <= set(dir(pm)) & set(pm.__all__)
+    found = pm.mixed_precision("llama3.2-1b", "0.6 GB")
+    assert found.budget == 0.6e9
+    assert found.bytes <= 0.6e9
+    assert [line.format.name for line in pm.compare_formats("llama3.2-1b", "h100", ["int4", "Q4_K_M"]).lines] == [
+        "int4", "Q4_K_M",
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="'600' has no unit"):
+        pm.mixed_precision("llama3.2-1b", "600")
