@@ -18,7 +18,6 @@ from on_gpu import checkout, stages  # noqa: E402
 
 from perfmodel.validate.replay import replay  # noqa: E402
 
-
 PYTHON = sys.executable
 
 
