@@ -12,7 +12,7 @@ from perfmodel.base.validation import build
 from perfmodel.hwspecs import kept, processor
 from perfmodel.hwspecs.schema import Gpu, Quantity
 
-_ELSE = "name the GPU to model instead, such as --gpu h100 (`perfmodel list gpus` shows all)"
+_ELSE = "name the GPU to model instead, such as --gpu h100 (`perfmodel list gpus` shows all), or --gpu cpu"
 
 
 def local_gpu(index: int = 0) -> Gpu:
@@ -51,8 +51,8 @@ def local_gpu(index: int = 0) -> Gpu:
     return match(_text(name), total, _text(driver))
 
 
-def match(name: str, total: float, driver: str) -> Gpu:
-    """The built-in spec of a GPU as NVML describes it.
+def match(name: str, total: float, driver: str, teller: str = "NVML") -> Gpu:
+    """The built-in spec of a GPU as NVML, or another teller, describes it.
 
     Parameters
     ----------
@@ -61,7 +61,9 @@ def match(name: str, total: float, driver: str) -> Gpu:
     total : float
         Its memory as the driver reports it [bytes]; it takes the place of the spec's.
     driver : str
-        The driver's version, for the source of that number.
+        The driver's version, for the source of that number; empty where the teller does not say.
+    teller : str
+        Who described it, for that source too.
 
     Raises
     ------
@@ -93,7 +95,7 @@ def match(name: str, total: float, driver: str) -> Gpu:
     usable = Quantity(
         value=total,
         text=gib(total),
-        source=f"NVML on this machine, driver {printable(driver, limit=40)}",
+        source=f"{teller} on this machine" + (f", driver {printable(driver, limit=40)}" if driver else ""),
         note=f"the spec has {spec.memory.hbm.usable.text}" if spec.memory.hbm.usable else "",
     )
     hbm = spec.memory.hbm.model_copy(update={"usable": usable})

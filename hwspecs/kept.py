@@ -27,6 +27,11 @@ def folder() -> Path:
     return data_folder() / "devices"
 
 
+def fit_folder() -> Path:
+    """Where fits of these devices are kept: one file a device and engine, ``<device>-<engine>.yaml``."""
+    return data_folder() / "fits"
+
+
 def path_of(name: str) -> Path:
     """File of a device."""
     return folder() / f"{name}.yaml"
@@ -53,11 +58,21 @@ def named(name: str) -> Gpu | None:
 
 
 def of_machine(machine: str) -> Gpu | None:
-    """The spec that was measured last on a processor or GPU as the system names it; ``None`` when there is none.
+    """The spec of a processor or GPU as the system names it; ``None`` when there is none.
 
-    A file that cannot be read is passed over: it is somebody's to mend who asks for it by name.
+    A processor has one for each number of threads: one that was fitted goes before others, and the newest of those. A
+    file that cannot be read is passed over: it is somebody's to mend who asks for it by name.
     """
-    return next((spec for spec in _specs() if spec.machine == machine), None)
+    mine = [spec for spec in _specs() if spec.machine == machine]
+    return max(mine, key=lambda spec: _fitted(spec.name), default=None)
+
+
+def _fitted(name: str) -> float:
+    """When the newest fit of a device was written; 0 where it has none. [s]"""
+    try:
+        return max((path.stat().st_mtime for path in fit_folder().glob(f"{name}-*.yaml")), default=0.0)
+    except OSError:
+        return 0.0
 
 
 def _specs() -> Iterator[Gpu]:

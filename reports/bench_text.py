@@ -163,7 +163,7 @@ def _steps(report: Report, fmt: str) -> str:
             column for c in report.columns
             for column in (Column(f"by_{c.name}", f"by {c.name}", "s"), Column(f"error_{c.name}", "error", "", signed))
         ),
-        Column("predicted", "with what was not measured", "s"), Column("share", "measured share", "", percent),
+        Column("predicted", f"by {first}, all operators", "s"), Column("share", "measured share", "", percent),
     ]  # fmt: skip
     return render(rows, columns, fmt, f"Whole steps of {report.suite}", notes)
 

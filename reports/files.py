@@ -35,6 +35,24 @@ def write(path: str | Path, data: str | bytes) -> None:
         raise OutputError(f"cannot write {one_line(str(path))}: {_explain(Path(path), error)}") from error
 
 
+def check(path: str | Path) -> None:
+    """Before long work: whether ``write`` could write there now.
+
+    Raises
+    ------
+    OutputError
+        As ``write`` does; nothing is written.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        if _mode(target) is None or target.is_file():
+            handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}.", suffix=".part")
+            os.close(handle)
+            os.unlink(name)
+    except (OSError, ValueError) as error:
+        raise OutputError(f"cannot write {one_line(str(path))}: {_explain(Path(path), error)}") from error
+
+
 def _mode(target: Path) -> int | None:
     """Type and permissions of what is there already; what cannot be written is refused, to root too."""
     try:
@@ -72,7 +90,9 @@ def _explain(path: Path, error: Exception) -> str:
     if isinstance(error, IsADirectoryError):
         return f"it is a folder; name a file in it, such as {one_line(str(path / 'report.html'))}"
     if isinstance(error, FileNotFoundError):
-        return f"the folder {folder} does not exist; create it (mkdir -p) or choose another path"
+        missing = not path.parent.exists()
+        what = "does not exist; create it (mkdir -p)" if missing else "takes no files; name one elsewhere"
+        return f"the folder {folder} {what} or choose another path"
     if isinstance(error, NotADirectoryError):
         return f"{folder} is not a folder; choose another path"
     if isinstance(error, PermissionError):

@@ -17,6 +17,7 @@ from perfmodel.base.errors import UsageError
 from perfmodel.base.text import printable
 from perfmodel.hwspecs.load import gpu as load_gpu
 from perfmodel.hwspecs.schema import Gpu
+from perfmodel.roofline import efficiency_cpu
 from perfmodel.roofline.calibrated.forms import FORMS
 from perfmodel.roofline.calibrated.kernel import Kernel, Regime
 from perfmodel.roofline.efficiency_file import Fit, Transferred, read_fit, read_transfer
@@ -106,6 +107,9 @@ class Efficiency:
         same_engine = not self.engine or fit.engine == self.engine
         where = f"{fit.gpu} under {fit.engine} {fit.version(kernel)}".rstrip()
         where += f" in {fit.file}" if fit.file else ""
+        if fit.place:
+            where = where.replace(fit.gpu, fit.place, 1)
+            return replace(kernel, origin=f"taken from {where}; interval widened; `perfmodel validate` fits this one")
         if same_gpu and same_engine:
             return replace(kernel, origin=f"fitted: {where}{fit.remark}")
         if not alike(load_gpu(fit.gpu), self.gpu):
@@ -184,7 +188,7 @@ def load(gpu: str | Gpu, engine: str | None = None, files: Iterable[str | Path |
 
     The nearest fit answers: of this GPU, of its architecture, of another one; of equally near ones the user's own, or
     what `perfmodel validate --calibrate` fitted to this very machine, before a shipped one. A processor takes nothing
-    from GPUs.
+    from GPUs: without a fit of its own it has the shares that were recorded on another one.
 
     Parameters
     ----------
@@ -214,8 +218,9 @@ def load(gpu: str | Gpu, engine: str | None = None, files: Iterable[str | Path |
     engine = engine or _engine_of_steps(own, device)
     own += kept_fits(device, engine)
     if device.kind == "cpu":
-        fits = ()
-    known = sorted({*ENGINES, *(fit.engine for fit in own)})
+        elsewhere = efficiency_cpu.fit_of(device)
+        fits = () if elsewhere is None else (elsewhere,)
+    known = sorted({*ENGINES, *(fit.engine for fit in (*own, *fits))})
     if engine and engine not in known:
         hint = "; `perfmodel validate --calibrate` fits this machine's" if engine in MEASURED_ENGINES else ""
         raise UsageError(f"no efficiencies for the engine {engine!r}; there are {', '.join(known)}{hint}")

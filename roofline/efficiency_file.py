@@ -156,6 +156,8 @@ class Fit:
         What to add where its parameters are said to come from.
     file : str
         Name of the user's file that it was read from; empty for a shipped one.
+    place : str
+        The other processor on which its shares were recorded, where it is that.
     """
 
     gpu: str
@@ -168,6 +170,7 @@ class Fit:
     machine: str = ""
     remark: str = ""
     file: str = ""
+    place: str = ""
 
     def version(self, kernel: Kernel) -> str:
         """Of the engine that a kernel was measured with."""

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perfmodel.base.userdata import data_folder
+from perfmodel.base.errors import SpecError
+from perfmodel.hwspecs.kept import fit_folder
 from perfmodel.hwspecs.schema import Gpu
 from perfmodel.roofline.efficiency_file import Fit, read_fit
-
-
-def fit_folder() -> Path:
-    """Where fits of this machine's devices are kept, one file a device and engine."""
-    return data_folder() / "fits"
 
 
 def kept_fits(device: Gpu, engine: str = "") -> tuple[Fit, ...]:
@@ -36,6 +32,14 @@ def kept_fits(device: Gpu, engine: str = "") -> tuple[Fit, ...]:
         paths = sorted(fit_folder().glob("*.yaml"))
     except OSError:
         return ()
-    found = (read_fit(path) for path in paths)
+    found = (_read(path) for path in paths)
     mine = (fit for fit in found if (fit.machine, fit.gpu) == (device.machine, device.name))
     return tuple(fit for fit in mine if engine in ("", fit.engine))
+
+
+def _read(path: Path) -> Fit:
+    try:
+        return read_fit(path)
+    except SpecError as error:
+        remedy = "delete the file, or make it anew with `perfmodel validate --calibrate`"
+        raise SpecError(path, error.key, f"{error.problem}; {remedy}") from error

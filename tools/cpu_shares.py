@@ -4,7 +4,7 @@
     python tools/cpu_shares.py [FOLDER]
 
 FOLDER is by default the newest one under validate/recorded whose name begins with ``cpu-``. The result is
-``validate/bench/data/torch-cpu.yaml``; the same folder gives the same file.
+``roofline/data/efficiency_cpu/torch-cpu.yaml``; the same folder gives the same file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def content(folder: Path) -> dict[str, object]:
 
 def main() -> int:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else sorted(RECORDED.glob("cpu-*"))[-1]
-    path = ROOT / "validate/bench/data/torch-cpu.yaml"
+    path = ROOT / "roofline/data/efficiency_cpu/torch-cpu.yaml"
     path.parent.mkdir(exist_ok=True)
     text = yaml.safe_dump(content(folder.resolve()), sort_keys=False, allow_unicode=True, width=120)
     path.write_text(HEAD + text, encoding="utf-8")

@@ -26,6 +26,10 @@ COMMANDS = {
 }
 
 
+#: Exit code of an interrupted command, as of a shell's: 128 + SIGINT.
+INTERRUPTED = 130
+
+
 class LazyGroup(click.Group):
     """A group whose commands are modules, imported on demand."""
 
@@ -58,6 +62,9 @@ class LazyGroup(click.Group):
         except PerfmodelError as error:
             click.echo(f"perfmodel: {error}", err=True)
             ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo("perfmodel: interrupted", err=True)
+            ctx.exit(INTERRUPTED)
         except BrokenPipeError:  # `perfmodel ... | head`: the reader has gone, which is no error
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)

@@ -241,7 +241,45 @@ def test_an_interrupt_ends_the_stage_that_runs(tmp_path: Path) -> None:
     assert "on_gpu: interrupted" in told
 
 
+def test_a_kernel_that_takes_the_device_with_it_ends_no_stage(tmp_path: Path) -> None:
+    """Exit code 5 of a stage that can be resumed: it goes on in a new process, while there is time for it."""
+    code = "import sys; print(sys.argv[1:], file=sys.stderr); sys.exit(0 if '--resume' in sys.argv else 5)"
+    found = stages.run_through(script(code, resumed=True), tmp_path, 100.0, dict(os.environ))
+    assert (found.status, found.code) == ("ok", 0)
+    assert (tmp_path / "one.log").read_text().splitlines() == ["[]", "['--resume', '--budget', '40']"]
+    assert stages.run_through(script(code, "two", resumed=True), tmp_path, 30.0, dict(os.environ)).code == 5
+    assert stages.run_through(script(code, "three"), tmp_path, 100.0, dict(os.environ)).code == 5
+
+
+def test_an_error_that_nobody_foresaw_is_a_failure(tmp_path: Path) -> None:
+    """Python ends with 1 after a traceback, as a judged report does: the one without a report failed."""
+    stage = stages.Stage("one", (PYTHON, "-c", "raise RuntimeError", "--format", "json"), 20.0, (0, 1))
+    assert stages.run_stage(stage, tmp_path, 20.0, dict(os.environ)).status == "failed"
+
+
 # ---- machines that lack something
+
+
+def test_parallel_tests_find_the_checkout(tmp_path: Path) -> None:
+    """pytest's worker processes import this checkout where no perfmodel is installed."""
+    pytest.importorskip("xdist")
+    import sysconfig
+    import venv
+
+    venv.EnvBuilder(symlinks=True).create(tmp_path / "bare")
+    bare, paths = tmp_path / "bare/bin/python", sysconfig.get_paths()
+    ask = [bare, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"]
+    place = Path(subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip())
+    (place / "others.pth").write_text(f"{paths['purelib']}\n{paths['platlib']}\n")  # but not their own .pth files
+    (tmp_path / "test_it.py").write_text(
+        "import perfmodel.base.units\n\n\ndef test_it():\n    print(perfmodel.base.units.__file__)\n"
+    )
+    words = ("pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "-rP", str(tmp_path / "test_it.py"))
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [bare, ROOT / "tools/on_gpu/checkout.py", *words], capture_output=True, text=True, env=env, cwd=tmp_path
+    )
+    assert str(ROOT / "base/units.py") in done.stdout, done.stdout + done.stderr
 
 
 def test_the_checkout_is_used_whatever_is_installed(tmp_path: Path) -> None:

@@ -211,6 +211,8 @@ def main(argv: Sequence[str]) -> int:
     options = parse(argv)
     if options.dry_run:
         os.environ.setdefault("TRITON_INTERPRET", "1")
+    else:
+        os.environ.pop("TRITON_INTERPRET", None)  # kernels run on the GPU, whatever the caller tried before
     try:
         import torch  # noqa: F401
     except ImportError as error:

@@ -31,6 +31,11 @@ def use() -> None:
     package.__path__ = [str(ROOT / "src/perfmodel"), str(ROOT)]
 
 
+def pytest_configure() -> None:
+    """A hook of pytest, whose plugin this module is: its worker processes find the checkout as well."""
+    use()
+
+
 def hurry() -> None:
     """For a dry run, which measures nothing: ceilings from small buffers and products in a moment."""
     ceilings = importlib.import_module("perfmodel.validate.bench.ceilings_cpu")
@@ -55,7 +60,8 @@ def main(argv: Sequence[str]) -> int:
     if program == "pytest":
         import pytest
 
-        return int(pytest.main(arguments))
+        sys.path.insert(0, str(ROOT / "tools"))  # which workers inherit
+        return int(pytest.main(["-p", "on_gpu.checkout", *arguments]))
     if program == "targets":
         sys.path.insert(0, str(ROOT / "tools"))
         targets = importlib.import_module("on_gpu.targets")

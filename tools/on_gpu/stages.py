@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from on_gpu.checkout import DRY_RUN, PICTURE, ROOT, missing
@@ -27,6 +27,8 @@ GRACE_S = 10.0
 #: A stage is not begun with less time than this. [s]
 LEAST_S = 5.0
 STAGES = "stages.json"
+#: Exit code after a kernel that took the device with it, and the time that a run needs besides its cases. [1, s]
+LOST, BESIDES = 5, 60.0
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Stage:
         Exit codes with which it did its work.
     core : bool
         Whether the run counts as incomplete without it.
+    resumed : bool
+        Whether ``--resume`` goes on with it in a new process, without the kernel that took the device with it.
     """
 
     name: str
@@ -51,6 +55,7 @@ class Stage:
     limit: float
     codes: tuple[int, ...] = (0,)
     core: bool = False
+    resumed: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,9 +86,9 @@ def stages(folder: Path, dry_run: bool, budget: float) -> list[Stage]:
     tests = ("-q", "-m", "interpreter" if dry_run else "gpu", "--continue-on-collection-errors", *parallel)
     listed = str(ROOT / ("tests/kernels/test_kernel_checks.py" if dry_run else "tests/kernels"))
     return [
-        Stage("suite", (*measure, *suite, *small, *picture, *form), 160 * share, (0, 1), core=True),
-        Stage("model", (*measure, *model, *steps, *small, *form), 60 * share, (0, 1)),
-        Stage("targets", (*checkout, "targets", str(folder), "cpu" if dry_run else "cuda"), 30 * share),
+        Stage("suite", (*measure, *suite, *small, *picture, *form), 190 * share, (0, 1), core=True, resumed=True),
+        Stage("model", (*measure, *model, *steps, *small, *form), 85 * share, (0, 1), resumed=True),
+        Stage("targets", (*checkout, "targets", str(folder), "cpu" if dry_run else "cuda"), 40 * share),
         Stage("speculative", (*measure, *spoken, *form), 40 * share, (0, 1)),
         Stage("libraries", (*alone, *(("--dry-run",) if dry_run else ())), 50 * share),
         Stage("kernel-tests", (*checkout, "pytest", *tests, "-p", "no:benchmark", listed), 400 * share, (0, 1)),
@@ -105,7 +110,7 @@ def run_stage(stage: Stage, folder: Path, limit: float, environment: dict[str, s
     """Run a stage; its output is in ``<name>.json`` or ``.txt`` (stdout) and ``<name>.log`` (stderr)."""
     start = time.monotonic()
     out = folder / f"{stage.name}.{'json' if '--format' in stage.command else 'txt'}"
-    with out.open("wb") as stdout, (folder / f"{stage.name}.log").open("wb") as stderr:
+    with out.open("wb") as stdout, (folder / f"{stage.name}.log").open("ab") as stderr:
         process = subprocess.Popen(stage.command, stdout=stdout, stderr=stderr, env=environment, cwd=folder)
         try:
             code, cut = _wait(process, limit), False
@@ -114,8 +119,22 @@ def run_stage(stage: Stage, folder: Path, limit: float, environment: dict[str, s
         except KeyboardInterrupt:
             _stop(process)
             raise
-    status = "cut short" if cut else "ok" if code in stage.codes else "failed"
+    told = out.suffix != ".json" or out.stat().st_size > 0  # else it ended by an error that nobody foresaw
+    status = "cut short" if cut else "ok" if code in stage.codes and told else "failed"
     return Ended(stage.name, status, code, round(time.monotonic() - start, 1))
+
+
+def run_through(stage: Stage, folder: Path, limit: float, environment: dict[str, str]) -> Ended:
+    """Run a stage; while time is left go on with it in a new process after a kernel that took the device with it."""
+    start = time.monotonic()
+    words: tuple[str, ...] = ()
+    while True:
+        left = limit - (time.monotonic() - start)
+        ended = run_stage(replace(stage, command=(*stage.command, *words)), folder, left, environment)
+        spent = time.monotonic() - start
+        if not stage.resumed or ended.code != LOST or limit - spent < BESIDES:
+            return replace(ended, seconds=round(spent, 1))
+        words = ("--resume", "--budget", f"{max(limit - spent - BESIDES, LEAST_S):.0f}")
 
 
 def _wait(process: subprocess.Popen[bytes], limit: float) -> int:
@@ -153,7 +172,7 @@ def run(
             ended.append(Ended(stage.name, "not begun", None, 0.0))
         else:
             tell(f"{stage.name}: at most {min(stage.limit, left):.0f} s")
-            ended.append(run_stage(stage, folder, min(stage.limit, left), environment))
+            ended.append(run_through(stage, folder, min(stage.limit, left), environment))
             tell(f"{stage.name}: {ended[-1].status}, {ended[-1].seconds:.0f} s")
         text = json.dumps({**facts, "stages": [asdict(one) for one in ended]}, indent=1)
         (folder / STAGES).write_text(text + "\n", encoding="utf-8")

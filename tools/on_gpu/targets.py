@@ -63,7 +63,8 @@ def measured(s: Any, found: Any, tell: Callable[[str], object]) -> Iterator[dict
         try:
             row = measure(make(Wanted(op)), s.room, BUDGET_S)
         except Exception as error:  # a kernel that fails is a result; the others go on
-            tell(f"{target}: {type(error).__name__}: {str(error).splitlines()[0][:300]}")
+            tell(f"{target}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+            s.room.forget()
             continue
         work = float(op.unit_cost.bytes if ceiling == "memory" else op.unit_cost.matrix_flops)
         top, seconds = found.items[ceiling], row.timings[""].median
@@ -90,11 +91,15 @@ def main(argv: Sequence[str]) -> int:
     if found is None:
         tell("no run has measured the ceilings yet")
         return 1
-    with session(device, "targets", False, 1 if device == "cpu" else None, tell) as s:
-        rows = list(measured(s, found, tell))
-        s.store.finish(s.run)
-    with (folder / "kernel_targets.csv").open("w", encoding="utf-8", newline="") as file:
+    with (
+        session(device, "targets", False, 1 if device == "cpu" else None, tell) as s,
+        (folder / "kernel_targets.csv").open("w", encoding="utf-8", newline="", buffering=1) as file,
+    ):
         writer = csv.DictWriter(file, HEADER, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
-    return 0 if rows else 1
+        count = 0
+        for row in measured(s, found, tell):  # each is written at once: an interrupt leaves what was measured
+            writer.writerow(row)
+            count += 1
+        s.store.finish(s.run)
+    return 0 if count else 1

@@ -7,6 +7,7 @@ host is ahead of the device and its launches cost nothing in the timed part.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import time
@@ -123,14 +124,22 @@ class CudaTimer:
 
     def capture(self, block: Call) -> Call:
         """Capture ``block`` into a graph, after a warm-up on the stream that captures, and return its replay."""
-        self.stream.wait_stream(torch.cuda.current_stream())
+        before = torch.cuda.current_stream()
+        self.stream.wait_stream(before)
         with torch.cuda.stream(self.stream):
             block()
-        torch.cuda.current_stream().wait_stream(self.stream)
+        before.wait_stream(self.stream)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream):
-            block()
+        collected = gc.isenabled()
+        gc.disable()  # collecting another graph would end the capture
+        try:
+            with torch.cuda.graph(graph, stream=self.stream):
+                block()
+        finally:
+            torch.cuda.set_stream(before)  # torch leaves the capturing one where the capture fails
+            if collected:
+                gc.enable()
         graph.replay()
         torch.cuda.synchronize()
         return graph.replay

@@ -135,13 +135,13 @@ def memory_items(points: Sequence[Stream], caches: Mapping[str, float], where: s
     last = max(caches.values(), default=0.0)
     lines = memory_line(points, last)
     top = max(beyond(points, last), key=lambda p: p.best)
-    found = {"memory": Ceiling(top.best, "B/s", _memory_method(top, lines, where))}
+    found = {"memory": Ceiling(top.best, "B/s", _memory_method(top, lines, where), top.noise)}
     start = statistics.median(found_line.start for found_line in lines.values())
     text = f"measured here: median t0 of the lines t0 + bytes / bandwidth past the caches, {where}"
     found["t0"] = Ceiling(start, "s", text)
     for name, p in steps(points, caches).items():
         text = f"measured here: {STREAMS[p.op]} of {p.held / 2**20:.3g} MiB held in it, {where}"
-        found[name] = Ceiling(p.best, "B/s", text)
+        found[name] = Ceiling(p.best, "B/s", text, p.noise)
     return found
 
 

@@ -66,7 +66,7 @@ def sweep(watch: Stopwatch, most: float, each: float) -> list[Stream]:
         }  # fmt: skip
         for op, (call, buffers) in calls.items():
             t = _time(watch, [call], each / 2)
-            points.append(Stream(op, float(buffers * size), float(buffers * size), t.median, t.p20))
+            points.append(Stream(op, float(buffers * size), float(buffers * size), t.median, t.p20, t.noise))
     return points
 
 

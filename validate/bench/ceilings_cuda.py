@@ -15,6 +15,8 @@ from perfmodel.validate.bench.timing import Stopwatch, Timing, interleaved, summ
 
 #: Time for each number. [s]
 EACH = 0.3
+#: Formats of the matrix units.
+FORMATS = ("bf16", "fp16", "fp8", "int8")
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,9 @@ class Extent:
 
 def measure(
     watch: Stopwatch, cache: float, memory: float, where: str, each: float = EACH, most: float = 2**30,
-    extent: Extent | None = None, device: str = "cuda",
+    extent: Extent | None = None, device: str = "cuda", tell: Callable[[str], object] = lambda line: None,
 ) -> Ceilings:  # fmt: skip
-    """Measure a GPU.
+    """Measure a GPU. A loop that fails leaves its ceiling out, all but that of the memory, and the others go on.
 
     Parameters
     ----------
@@ -56,18 +58,31 @@ def measure(
         Time for each number. [s]
     most : float
         Largest buffer of the sweep. [bytes]
+    tell : Callable
+        Is told what fails.
     """
     torch, size, before = import_torch(), extent or Extent(), state(device)
+    parts: dict[str, Callable[[], dict[str, Ceiling]]] = {
+        "L2": lambda: {"l2": _l2(watch, size, where, each, device)},
+        **{fmt: functools.partial(_peak, watch, fmt, size, where, each, device, tell) for fmt in FORMATS},
+        "exponentials": lambda: _registers(watch, "exp", size, where, each, device),
+        "multiply-adds": lambda: _registers(watch, "fma", size, where, each, device),
+        "launches": lambda: _launches(watch, where, each, device),
+    }
     with torch.inference_mode():
         points = sweep(watch, min(most, memory / 4), each, device)
         items = memory_items(points, {"l2": cache}, where)
-        items["l2"] = _l2(watch, size, where, each, device)
-        for fmt in ("bf16", "fp16", "fp8", "int8"):
-            if (found := _peak(watch, fmt, size, where, each, device)) is not None:
-                items[f"peak:{fmt}"] = found
-        items |= _registers(watch, size, where, each, device)
-        items |= _launches(watch, where, each, device)
+        for name, part in parts.items():
+            items |= _attempt(name, part, tell)
     return Ceilings(items, tuple(points), (before, state(device)))
+
+
+def _attempt(name: str, part: Callable[[], dict[str, Ceiling]], tell: Callable[[str], object]) -> dict[str, Ceiling]:
+    try:
+        return part()
+    except Exception as error:  # whatever a compiler or a library says
+        tell(f"no ceiling of {name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        return {}
 
 
 def _time(watch: Stopwatch, calls: Sequence[Callable[[], object]], budget: float) -> Timing:
@@ -91,7 +106,7 @@ def sweep(watch: Stopwatch, most: float, each: float, device: str) -> list[Strea
         }  # fmt: skip
         for op, (call, buffers) in calls.items():
             t = _time(watch, [call], each / 2)
-            points.append(Stream(op, float(buffers * size), float(buffers * size), t.median, t.p20))
+            points.append(Stream(op, float(buffers * size), float(buffers * size), t.median, t.p20, t.noise))
     return points
 
 
@@ -105,17 +120,25 @@ def _l2(watch: Stopwatch, size: Extent, where: str, each: float, device: str) ->
     return rate(work, t, "B/s", f"every block reads {4 * size.cached / 2**20:g} MiB past L1 (our loop)", where)
 
 
-def _peak(watch: Stopwatch, fmt: str, size: Extent, where: str, each: float, device: str) -> Ceiling | None:
-    """The best of the library's square products and of our loop of matrix instructions; ``None`` where neither runs."""
-    found = []
-    for side in size.sides:
+def _peak(
+    watch: Stopwatch, fmt: str, size: Extent, where: str, each: float, device: str, tell: Callable[[str], object]
+) -> dict[str, Ceiling]:  # fmt: skip
+    """The best of the library's square products and of our loop of matrix instructions; nothing where neither runs."""
+
+    def library(side: int) -> dict[str, Ceiling]:
         call = _product(fmt, side, device)
-        if call is not None:
-            unit = "OP/s" if fmt == "int8" else "FLOP/s"
-            found.append(rate(2.0 * side**3, _time(watch, [call], 2 * each), unit, f"library {side}^3 {fmt}", where))
-    if (own := _loop(watch, fmt, size, where, each, device)) is not None:
-        found.append(own)
-    return best(found) if found else None
+        if call is None:
+            return {}
+        unit = "OP/s" if fmt == "int8" else "FLOP/s"
+        return {"": rate(2.0 * side**3, _time(watch, [call], 2 * each), unit, f"library {side}^3 {fmt}", where)}
+
+    def own() -> dict[str, Ceiling]:
+        loop = _loop(watch, fmt, size, where, each, device)
+        return {} if loop is None else {"": loop}
+
+    tried = [_attempt(f"{fmt} by the library", functools.partial(library, side), tell) for side in size.sides]
+    found = [one[""] for one in (*tried, _attempt(f"{fmt} by our loop", own, tell)) if one]
+    return {f"peak:{fmt}": best(found)} if found else {}
 
 
 def _product(fmt: str, side: int, device: str) -> Callable[[], object] | None:
@@ -153,23 +176,23 @@ def _loop(watch: Stopwatch, fmt: str, size: Extent, where: str, each: float, dev
     return rate(2.0 * m * n * k * programs * size.mma_passes, t, unit, f"our loop of {fmt} matrix instructions", where)
 
 
-def _registers(watch: Stopwatch, size: Extent, where: str, each: float, device: str) -> dict[str, Ceiling]:
-    """Exponentials and FP32 multiply-adds on registers."""
+def _registers(
+    watch: Stopwatch, name: str, size: Extent, where: str, each: float, device: str
+) -> dict[str, Ceiling]:  # fmt: skip
+    """Exponentials or FP32 multiply-adds on registers."""
     from perfmodel.kernels.support.ceilings import UNROLL, exp2_loop, fma_loop
     from perfmodel.kernels.table import select
 
-    torch, found = import_torch(), {}
-    like = torch.empty(1, device=device)
+    torch = import_torch()
     loops: Mapping[str, tuple[str, Callable[..., Any], int, str]] = {
         "exp": ("support_exp2", exp2_loop, 1, "OP/s"), "fma": ("support_fma", fma_loop, 2, "FLOP/s"),
     }  # fmt: skip
-    for name, (table, loop, work, unit) in loops.items():
-        x = torch.rand(int(select(table, like).meta["BLOCK"]), device=device)
-        results = loop(x, 1).numel()
-        t = _time(watch, [functools.partial(loop, x, size.register_passes)], each)
-        done = float(work * results * UNROLL * size.register_passes)
-        found[name] = rate(done, t, unit, f"our loop of {table.removeprefix('support_')} on registers", where)
-    return found
+    table, loop, work, unit = loops[name]
+    x = torch.rand(int(select(table, torch.empty(1, device=device)).meta["BLOCK"]), device=device)
+    results = loop(x, 1).numel()
+    t = _time(watch, [functools.partial(loop, x, size.register_passes)], each)
+    done = float(work * results * UNROLL * size.register_passes)
+    return {name: rate(done, t, unit, f"our loop of {table.removeprefix('support_')} on registers", where)}
 
 
 def _launches(watch: Stopwatch, where: str, each: float, device: str) -> dict[str, Ceiling]:

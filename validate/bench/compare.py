@@ -149,8 +149,8 @@ def _compared(
     op = unpack(r.operator, r.shape)
     least, limiter, needs = bound(spec, op)
     predictions = {c.name: predict(c, op) for c in columns}
-    best = next((c for c in columns if c.name == FITTED), columns[0])
-    terms = gap_terms(r.median, least, needs, found.get("t0"), shares(best, op), r.more.get("detail", {}), spec)
+    known = shares(columns[0], op)
+    terms = gap_terms(r.median, least, needs, found.get("t0"), known, r.more.get("detail", {}), spec)
     return Compared(r, op, family(op), predictions, columns[0].name, least, limiter, terms, beside)
 
 

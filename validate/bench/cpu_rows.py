@@ -41,9 +41,9 @@ class Places:
     values: Tensor | None = None
 
     def again(self) -> Places:
-        """Other rows of the same table."""
-        rows = import_torch().randint(0, len(self.table), self.rows.shape)
-        return Places(self.table, rows, self.values)
+        """Other rows of the same table, each once as in these: what is written twice would be the later one's."""
+        shift = import_torch().randint(0, len(self.table), ())
+        return Places(self.table, (self.rows + shift) % len(self.table), self.values)
 
 
 def _places(tokens: int, width: int, fmt: str, write: bool) -> Places:

@@ -46,10 +46,9 @@ def rejection(op: Op, rows: int, vocab: int, fmt: str, device: str) -> Case:
         return verify_chain(*x.args)[0]
 
     def reference(x: Operands, result: Tensor) -> tuple[Tensor, Tensor]:
-        target, draft, drafted, _, uniforms, last, _ = (one.cpu() for one in x.args)
-        tokens = result.cpu()
-        accepted = (tokens >= 0).sum(1) - 1
-        after = tokens.gather(1, accepted[:, None].long())[:, 0]
+        target, draft, drafted, _, uniforms, last, _ = x.args
+        accepted = (result >= 0).sum(1) - 1
+        after = result.gather(1, accepted[:, None])[:, 0]
         return judged((target, draft, drafted.long(), uniforms, last[:, None]), torch.stack([accepted, after], 1))
 
     return Case(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -166,27 +168,39 @@ def _gpu() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def gpu_state() -> dict[str, Any]:
-    """Clocks, power and temperature of GPU 0 by NVML at this moment; empty where it does not answer."""
+@functools.cache
+def _nvml() -> tuple[Any, Any] | None:
+    """NVML, begun once a process, and its handle of the GPU that torch calls the first; ``None`` without an answer."""
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
+        nvml: Any = import_module("pynvml")
+        nvml.nvmlInit()
     except Exception:
+        return None
+    uuid = getattr(import_torch().cuda.get_device_properties(0), "uuid", "")
+    for name, argument in (("UUID", f"GPU-{uuid}"), ("Index", 0)):
+        with suppress(nvml.NVMLError):
+            return nvml, getattr(nvml, f"nvmlDeviceGetHandleBy{name}")(argument)
+    return None
+
+
+def gpu_state() -> dict[str, Any]:
+    """Clocks, power and temperature of the GPU by NVML at this moment, without those that it does not tell."""
+    found = _nvml()
+    if found is None:
         return {}
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        return {
-            "driver": str(pynvml.nvmlSystemGetDriverVersion()),
-            "sm_clock_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
-            "memory_clock_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
-            "power_w": pynvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-            "temperature_c": pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
-        }
-    except pynvml.NVMLError:
-        return {}
-    finally:
-        pynvml.nvmlShutdown()
+    nvml, gpu = found
+    fields: dict[str, Callable[[], Any]] = {
+        "driver": lambda: str(nvml.nvmlSystemGetDriverVersion()),
+        "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
+        "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),
+        "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+        "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
+    }
+    told = {}
+    for name, ask in fields.items():
+        with suppress(nvml.NVMLError):
+            told[name] = ask()
+    return told
 
 
 def cpu_state() -> dict[str, Any]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from perfmodel.validate.bench import machine
 from perfmodel.validate.bench.case import Case, WrongResult, check, clone
 from perfmodel.validate.bench.operators import pack
+from perfmodel.validate.bench.recheck import CALLS, Judge, again, steady
 from perfmodel.validate.bench.store import Result
 from perfmodel.validate.bench.timing import PRECISE, Stopwatch, Timing, interleaved, rotation
 
@@ -46,6 +47,31 @@ class Room:
 
 class TooLarge(Exception):
     """A case does not fit the memory that there is; the message says how much it needs."""
+
+
+class Proof(Protocol):
+    """How a kernel that nobody vouches for is looked at. Each of these raises WrongResult.
+
+    Attributes
+    ----------
+    least, most : int
+        Calls that are looked at before timing, and again after it; between them as many as the time allows.
+    share : float
+        Of the case's time, for each of the two.
+    """
+
+    least: int
+    most: int
+    share: float
+
+    def begin(self, inputs: Any) -> None:
+        """Call it once on inputs, of which the later ones are copies."""
+
+    def judge(self, inputs: Any, result: Any) -> None:
+        """Look at the result of a later call."""
+
+    def close(self, sets: Sequence[Any]) -> None:
+        """A look at all sets of buffers, after timing."""
 
 
 @dataclass(frozen=True)
@@ -97,18 +123,20 @@ class Measured:
         )  # fmt: skip
 
 
-def measure(case: Case, room: Room, budget: float) -> Measured:
-    """Check a case and time it.
+def measure(case: Case, room: Room, budget: float, proof: Proof | None = None) -> Measured:
+    """Check a case, time it, and check it again.
 
     Parameters
     ----------
     budget : float
         Time for it and the libraries beside it. [s]
+    proof : Proof, optional
+        A closer look at many of its results, before timing and after it.
 
     Raises
     ------
     WrongResult
-        When its result, or a library's, is wrong: nothing is timed then.
+        When its result is wrong: before timing, then nothing is timed, or after it, then no time is given.
     TooLarge
         When a single set of buffers does not fit.
     """
@@ -117,19 +145,40 @@ def measure(case: Case, room: Room, budget: float) -> Measured:
     torch = machine.import_torch()
     with torch.inference_mode():
         first = case.make()
+        if proof:
+            proof.begin(first)
         error = check(case, first)
+        judge = proof.judge if proof else steady(case, first)
         beside, notes = _libraries(case, first)
         detail = dict(case.explain(first)) if case.explain else {}
         copies = rotation(case.touched, room.cache, room.memory)
         sets = [first, *(clone(first) for _ in range(copies - 1))]
         candidates: dict[str, Sequence[Callable[[], object]]] = {"": _calls(case.run, sets)}
         candidates |= {name: _calls(run, sets) for name, run in beside.items()}
+        if proof:
+            again(case, sets, judge, least=proof.least, most=proof.most, seconds=proof.share * budget)
         before, counts = machine.state(room.device), _counts(room.watch)
         timings = interleaved(room.watch, candidates, budget=budget, precise=room.precise)
         after, later = machine.state(room.device), _counts(room.watch)
-    room.forget()
+        try:
+            _afterwards(case, sets, judge, budget, proof)
+        finally:
+            room.forget()
     spoiled = (later[1] - counts[1]) / max(later[0] - counts[0], 1)
     return Measured(case, timings, error, copies, notes, (before, after), spoiled, detail)
+
+
+def _afterwards(case: Case, sets: Sequence[Any], judge: Judge, budget: float, proof: Proof | None) -> None:
+    """Look at a kernel that was timed once more."""
+    try:
+        if proof is None:
+            again(case, sets, judge, least=CALLS, most=CALLS, seconds=0.0)
+            return
+        again(case, sets, judge, least=proof.least, most=proof.most, seconds=proof.share * budget)
+        proof.close(sets)
+    except WrongResult as error:
+        said = str(error).removesuffix("; a wrong kernel is not timed")
+        raise WrongResult(f"{said}; seen after timing: its times are not kept") from error
 
 
 def _counts(watch: Stopwatch) -> tuple[int, int]:

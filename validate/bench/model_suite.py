@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -111,7 +112,7 @@ def _whole(
     kept = next((r.median for r in s.results if r.name == title and r.engine == s.engine), None)
     if kept is not None or not run:
         return kept
-    touched = sum(case.touched for _, case in cases) + 3 * s.room.cache
+    touched = sum(case.touched for _, case in cases) + (_sets(cases, s.room.cache) - 1) * _layer(cases)
     if touched > s.room.memory:
         s.left.append(f"{title}: its buffers need {touched / 1e9:.2f} GB, and {s.room.memory / 1e9:.2f} GB may be used")
         return None
@@ -128,21 +129,33 @@ def _whole(
     return t.median
 
 
+def _layer(cases: Sequence[tuple[Wanted, Case]]) -> float:
+    """Bytes that the operators of a layer touch: those that run more than once a step."""
+    return sum(case.touched for one, case in cases if round(one.times) > 1)
+
+
+def _sets(cases: Sequence[tuple[Wanted, Case]], cache: float) -> int:
+    """Sets of a layer's buffers that are past three times the last cache together, at most as many as layers."""
+    layers, layer = max(round(one.times) for one, _ in cases), _layer(cases)
+    return max(1, min(layers, math.ceil(3 * cache / layer) + 1)) if layer else 1
+
+
 def _order(cases: Sequence[tuple[Wanted, Case]], cache: float) -> list[Callable[[], object]]:
     """The calls of a step: what runs once before and after the layers in its place, all else layer by layer.
 
     Layers go round through as many sets of buffers as are past the cache.
     """
     layers = max(round(one.times) for one, _ in cases)
-    sets = min(layers, 1 + int(3 * cache / sum(case.touched for _, case in cases)))
+    sets = _sets(cases, cache)
     order: list[Callable[[], object]] = []
     made = []
     for one, case in cases:
         first = case.make()
-        made.append((round(one.times), case, [first, *(clone(first) for _ in range(sets - 1))]))
+        more = sets - 1 if round(one.times) > 1 else 0
+        made.append((round(one.times), case, [first, *(clone(first) for _ in range(more))]))
     for layer in range(layers):
         for times, case, buffers in made:
-            call = functools.partial(case.run, buffers[layer % sets])
+            call = functools.partial(case.run, buffers[layer % len(buffers)])
             order += [call] * sum(i * layers // times == layer for i in range(times))
     return order
 
@@ -154,11 +167,11 @@ def _samples(s: Session, calls: Sequence[Callable[[], object]], budget: float) -
         for call in calls:
             call()
 
-    start = time.perf_counter()
+    start, whole = time.perf_counter(), [once]
     samples: list[float] = []
     once()
     while len(samples) < RUNS or (time.perf_counter() - start < budget and len(samples) < 50):
-        samples.append(s.room.watch.seconds([once], 1))
+        samples.append(s.room.watch.seconds(whole, 1))
         if time.perf_counter() - start > 3 * budget:
             break
     return samples

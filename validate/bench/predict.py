@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfmodel.hwspecs.schema import Gpu
-from perfmodel.roofline import efficiency
+from perfmodel.roofline import efficiency, efficiency_cpu
 from perfmodel.roofline.calibrated.forms import FORMS
 from perfmodel.roofline.calibrated.kernel import Kernel
 from perfmodel.roofline.calibrated.model import Calibrated
@@ -20,7 +20,6 @@ from perfmodel.roofline.efficiency_file import Fit
 from perfmodel.roofline.efficiency_kept import kept_fits
 from perfmodel.roofline.op import Op
 from perfmodel.roofline.times import Rates
-from perfmodel.validate.bench import shares
 from perfmodel.validate.bench.ceilings import Ceilings
 
 #: Shares of the measured ceilings that a kernel without a recording is assumed to reach, and how far its loads and its
@@ -67,7 +66,7 @@ class Prediction:
 
 def by_shares(found: Ceilings, spec: Gpu, engine: str, device: str) -> Fit:
     """The simple form with the ceilings of a run: the launch that was measured, and shares of the rates."""
-    known = shares.recorded(engine)
+    known = efficiency_cpu.recorded(engine)
     launch = found.get("launch:graph") or found.get("launch") or (known[1] if known else 1e-6)
     params = {"launch": launch, **ASSUMED_SHARES[device]}
     kernel = Kernel("", "", FORMS["simple"], params, FACTS, regimes=ASSUMED, shared=0.3, own=0.1)
@@ -76,14 +75,14 @@ def by_shares(found: Ceilings, spec: Gpu, engine: str, device: str) -> Fit:
     versions = dict.fromkeys(keys, "assumed")
     if known is not None:
         fit, call, place = known
-        kernels |= {key: shares.elsewhere(k, launch / call) for key, k in fit.kernels.items()}
+        kernels |= {key: efficiency_cpu.elsewhere(k, launch / call) for key, k in fit.kernels.items()}
         versions |= {key: f"{version}, recorded on {place}" for key, version in fit.versions.items()}
     return Fit(spec.name, engine, kernels, {}, versions, launch)
 
 
 def share_words(engine: str, device: str) -> str:
     """Where the shares of ``by_shares`` come from."""
-    if (known := shares.recorded(engine)) is not None:
+    if (known := efficiency_cpu.recorded(engine)) is not None:
         return f"the shares of them that {engine} {next(iter(known[0].versions.values()))} reached on {known[2]}"
     assumed = ASSUMED_SHARES[device]
     return f"{assumed['matrix']:.0%} of the peaks and {assumed['memory']:.0%} of the bandwidth (assumed)"

@@ -123,8 +123,8 @@ class Report:
         for f in self.families[:-1]:
             if f.outside:
                 found.append(f"{f.name}: median error {f.error:.1%} is above {f.allowed:.1%} (noise {f.noise:.1%})")
-        for o in self.speculated.refuted if self.speculated else ():
-            found.append(f"speculative, gamma {o.gamma}: {o.off:+.1f} standard errors from the formula")
+        for o in self.speculated.outcomes if self.speculated else ():
+            found += [f"speculative, {text}" for text in self.speculated.contradictions(o)]  # type: ignore[union-attr]
         return found
 
     @property

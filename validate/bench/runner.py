@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from perfmodel.base.errors import UsageError
+from perfmodel.hwspecs import kept
 from perfmodel.hwspecs.schema import Gpu
+from perfmodel.modelspecs.load import model as load_model
 from perfmodel.validate.bench import keep, machine, predict
 from perfmodel.validate.bench.ceilings import Ceilings
 from perfmodel.validate.bench.compare import FIT_SET, Compared, compare
@@ -81,6 +84,8 @@ def run(options: Options, say: Say) -> Report:
     OutputError
         When the store or the data folder cannot be written.
     """
+    if options.model:
+        load_model(options.model)  # an unknown one is told before anything is measured
     threads = options.threads
     while True:
         try:
@@ -104,27 +109,38 @@ def _run(options: Options, say: Say) -> Report:
             return _report(s, options, spec, data, _columns(s, spec, found), kept=files)
         listed = _wanted(options, spec)
         measure_all(s, listed, options.seconds)
+        _something(s, options)
         fit = None
         if options.calibrate:
             fit = _calibrate(s, spec, found)
+            keep.check_rows(fit, keep.reference(s.device, spec, found), s.left)
             files = [*_keep_spec(s, data, renew=True), _keep_fit(s, fit)]
             measure_all(s, suite(options.device, options.suite, fresh=True), options.seconds)
         columns = _columns(s, spec, found, judge_fit=fit is not None)
         steps = compare_steps(s, listed, columns) if options.model else []
-        spoken = _speculate(s) if options.suite == "full" and not options.model else None
+        spoken = _speculate(s, options.seconds) if options.suite == "full" and not options.model else None
         s.store.finish(s.run)
         return _report(s, options, spec, data, columns, fit, steps, files, spoken)
 
 
-def _speculate(s: Session) -> Speculated:
+def _something(s: Session, options: Options) -> None:
+    """Refuse to report a run without a case, which is then forgotten."""
+    if not s.results and not s.wrong:
+        s.store.discard(s.run)
+        reasons = "; ".join(s.left[:3])
+        raise UsageError(f"no case was measured ({reasons}): give more than --budget {options.seconds:g}")
+
+
+def _speculate(s: Session, budget: float) -> Speculated:
+    """Speculative decoding, for a tenth of the time of the cases beside them. [s]"""
     from perfmodel.validate.bench import speculative_run  # imports torch
 
-    return speculative_run.measure(s)
+    return speculative_run.measure(s, seconds=min(20.0, 0.1 * budget))
 
 
 def _keep_fit(s: Session, fit: DeviceFit) -> str:
     name = "cpu" if s.device == "cpu" else "local"
-    return f"{keep.keep_fit(fit)}: the fit; estimate --fidelity calibrated --gpu {name} uses it"
+    return f"{keep.keep_fit(fit)}: the fit; from now on estimate --fidelity calibrated --gpu {name} uses it"
 
 
 def _wanted(options: Options, spec: Gpu) -> list[Wanted]:
@@ -135,10 +151,18 @@ def _wanted(options: Options, spec: Gpu) -> list[Wanted]:
 
 def _keep_spec(s: Session, data: dict[str, Any], renew: bool = False) -> list[str]:
     path, written = keep.keep_spec(data, s.engine, renew)
-    use = "; --gpu cpu uses it" if s.device == "cpu" else "; --gpu takes the file"
+    use = _used(str(data["name"]), str(data["machine"])) if s.device == "cpu" else "--gpu takes the file"
     if written:
-        return [f"{path}: the device as measured{use}"]
+        return [f"{path}: the device as measured; {use}"]
     return [f"{path}: the older ceilings stay, since the kept fit refers to them; --calibrate renews both"]
+
+
+def _used(name: str, machine: str) -> str:
+    """Which processor `--gpu cpu` is now: one that was fitted goes before others."""
+    chosen = kept.of_machine(machine)
+    if chosen is None or chosen.name == name:
+        return "--gpu cpu uses it"
+    return f"--gpu {name} uses it, --gpu cpu stays {chosen.name}, which was fitted (--calibrate fits this one)"
 
 
 def _calibrate(s: Session, spec: Gpu, found: Ceilings) -> DeviceFit:

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from perfmodel.base.errors import UsageError
+from perfmodel.base.errors import NoGpu, UsageError
 from perfmodel.base.units import engineering
 from perfmodel.validate.bench import machine, timing
 from perfmodel.validate.bench.case import Case, NotRealised, WrongResult
@@ -22,8 +22,9 @@ from perfmodel.validate.bench.watch import CpuWatch, Crowded, CudaWatch
 
 Say = Callable[[str], None]
 
-#: Name of the row that keeps a run's ceilings.
-CEILINGS = "ceilings"
+#: Name of the row that keeps a run's ceilings; operator and engine of one that keeps a case after which the device
+#: answered no more, and what was said of it.
+CEILINGS, LOST = "ceilings", "lost"
 #: Parallel batches that are tried to see whether the cores are free, and the share of disturbed ones that shows that
 #: they are not.
 PROBES, BUSY = 20, 0.2
@@ -71,7 +72,12 @@ class Session:
     @property
     def results(self) -> list[Result]:
         """What the run has measured so far, but for its ceilings."""
-        return [r for r in self.store.results(self.run) if r.operator != CEILINGS]
+        return [r for r in self.store.results(self.run) if r.operator not in (CEILINGS, LOST)]
+
+    @property
+    def lost(self) -> dict[str, str]:
+        """Cases of this run after which the device answered no more, and what was said of them."""
+        return {r.name: str(r.more["said"]) for r in self.store.results(self.run) if r.operator == LOST}
 
     @property
     def disturbed(self) -> float:
@@ -224,7 +230,9 @@ def _ceilings(s: Session, full: bool, each: float | None) -> Ceilings:
         from perfmodel.validate.bench import ceilings_cuda
 
         most = 2.0**32 if full else 2.0**30
-        return ceilings_cuda.measure(s.room.watch, s.room.cache, s.room.memory, f"torch {version}", most=most)
+        return ceilings_cuda.measure(
+            s.room.watch, s.room.cache, s.room.memory, f"torch {version}", most=most, tell=s.say
+        )
     from perfmodel.validate.bench import ceilings_cpu
 
     where = f"{s.threads} pinned thread{'s' * (s.threads != 1)}, torch {version}"
@@ -254,8 +262,14 @@ def measure_all(s: Session, wanted: Sequence[Wanted], budget: float) -> None:
     ----------
     budget : float
         For all of them together; each case that is begun gets its fewest samples. [s]
+
+    Raises
+    ------
+    DeviceLost
+        When the device answers no more after a case; a resumed run passes over it.
     """
-    done, make = {r.name for r in s.results}, realiser(s.device)
+    s.wrong += [said for said in s.lost.values() if said not in s.wrong]
+    done, make = {r.name for r in s.results} | set(s.lost), realiser(s.device)
     cases: dict[str, tuple[Wanted, Case]] = {}
     for one in wanted:
         try:
@@ -298,7 +312,7 @@ def _one(s: Session, wanted: Wanted, case: Case, budget: float, place: str) -> b
         said = str(error).splitlines()[0][:300] if str(error) else ""
         s.wrong.append(f"{case.name}: {case.source} fails: {type(error).__name__}: {said}")
         s.say(f"failed: {s.wrong[-1]}")
-        s.room.forget()
+        _let_go(s, case)
         return True
     if found.spoiled > SPOILED:
         s.say(f"{place} {case.name}: disturbed by other processes")
@@ -309,3 +323,21 @@ def _one(s: Session, wanted: Wanted, case: Case, budget: float, place: str) -> b
     t = found.timings[""]
     s.say(f"{place} {case.name}: {engineering(t.median, 's')} (noise {t.noise:.0%})")
     return True
+
+
+class DeviceLost(NoGpu):
+    """After a kernel that went astray the device answers nothing more in this process."""
+
+
+def _let_go(s: Session, case: Case) -> None:
+    """Let go of what a failed case left behind; raises DeviceLost where that cannot be done, and marks the case."""
+    try:
+        s.room.forget()
+        if s.device == "cuda":
+            machine.import_torch().cuda.synchronize()
+    except RuntimeError as error:
+        row = Result(case.name, LOST, LOST, case.fmt, {}, 0.0, 0.0, 0.0, 0.0, 0, {"said": s.wrong[-1]})
+        s.store.add(s.run, row)
+        said = (str(error).splitlines() or [""])[0][:200]
+        text = f"{case.name}: the GPU answers no more ({said}); --resume goes on without this case"
+        raise DeviceLost(text) from error

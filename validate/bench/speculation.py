@@ -5,38 +5,37 @@ the accepted prefix and draws the corrected or bonus token. What is counted is c
 
 - tokens a round with ``1 + sum_i prod_(j<=i) alpha_j``, where ``alpha`` is ``1 - TVD`` of the two distributions at each
   position of each round (known before any token is accepted or rejected);
+- the tokens that were put out with the model's own distribution, by a chi-square test;
 - the speedup, from the time of a whole round, with ``tau / (gamma c + v)`` from the times of the three kinds of pass,
   each measured by itself.
 """
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from perfmodel.roofline.speculative.formulas import expected_tokens, speedup
+from perfmodel.validate.bench.speculation_output import chi_square, place
+from perfmodel.validate.bench.speculation_report import FEWEST
 from perfmodel.validate.bench.speculation_report import Outcome as Outcome
 from perfmodel.validate.bench.transformer import Cache, Transformer
 
 #: Of the text that a run starts with.
 PROMPT = 16
-#: Turns in which each kind of pass is timed, and how many of them warm up.
-TURNS, WARM = 45, 5
-
-T = TypeVar("T")
 
 
 @dataclass
 class Seen:
-    """What rounds have shown: tokens of each, what was expected of it, and the acceptance of each position."""
+    """What rounds have shown: tokens of each, what was expected of it, the acceptance of each position, and the place
+    of each token in the model's distribution."""
 
+    random: np.random.Generator = field(default_factory=np.random.default_rng)
+    places: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     expected: list[float] = field(default_factory=list)
     alphas: list[list[float]] = field(default_factory=list)
@@ -122,11 +121,18 @@ class Decoder:
             seen.alphas.append(alphas.tolist())
             seen.tokens.append(accepted + 1)
             seen.expected.append(1.0 + float(_reached(chances.double().clamp(max=1)).sum()))
+            seen.places += self._places(p, q, [*drafted[:accepted], last], seen.random)
         self.text += [*drafted[:accepted], last]
         # what was rejected is overwritten: lengths go back to the accepted text without its last token
         self.cache.length = len(self.text) - 1
         self.draft_cache.length = min(self.draft_cache.length, len(self.text) - 1)
         return accepted + 1
+
+    def _places(self, p: torch.Tensor, q: torch.Tensor, tokens: list[int], random: np.random.Generator) -> list[float]:
+        """Places of the tokens of a round in the model's distributions, in the order of q / p; of the token after a
+        draft that was accepted as a whole in the order of p."""
+        orders = [q[i] / p[i] if i < len(q) else p[i] for i in range(len(tokens))]
+        return [place(p[i], orders[i], token, float(random.random())) for i, token in enumerate(tokens)]
 
     def _by_torch(
         self, p: torch.Tensor, q: torch.Tensor, tokens: torch.Tensor, uniforms: torch.Tensor
@@ -171,69 +177,30 @@ def run(
 
     The tokens expected of a round are conditional on what was drafted: ``1 + sum of prod min(1, p/q)``, so the
     difference to what was accepted has mean 0 whatever the text.
+
+    Parameters
+    ----------
+    seconds : float
+        Half of it for the rounds, at least 30 of them; half for timing. [s]
     """
-    decoder, seen = Decoder(model, draft_layers, seed, kernel), Seen()
-    end = time.perf_counter() + seconds
-    while not seen.tokens or (len(seen.tokens) < rounds and time.perf_counter() < end):
+    from perfmodel.validate.bench.speculation_time import passes  # which uses the decoder of this module
+
+    decoder, seen = Decoder(model, draft_layers, seed, kernel), Seen(np.random.default_rng(seed))
+    end = time.perf_counter() + seconds / 2
+    while len(seen.tokens) < min(rounds, FEWEST) or (len(seen.tokens) < rounds and time.perf_counter() < end):
         if decoder.room < gamma + 2:
             decoder.restart()
         decoder.round(gamma, seen)
-    took = _passes(model, draft_layers, gamma, seed, kernel)
+    took = passes(decoder, gamma, seconds / 2)
     tokens, expected = np.array(seen.tokens, dtype=float), np.array(seen.expected)
     alphas: NDArray[np.float64] = np.array(seen.alphas)
     tau = float(tokens.mean())
     error = float((tokens - expected).std(ddof=1) / np.sqrt(len(tokens))) if len(tokens) > 1 else 0.0
-    alpha, c, v = float(alphas[:, 0].mean()), took.draft / took.plain, took.verify / took.plain
+    alpha, (statistic, degrees, chance) = float(alphas[:, 0].mean()), chi_square(seen.places)
     return Outcome(
-        gamma, len(tokens), tau, error, float(expected.mean()), alpha, float(expected_tokens(alpha, gamma)), c, v,
-        tau * took.plain / took.whole, tau * float(speedup(0.0, gamma, c, v)), took.plain,
+        gamma=gamma, rounds=len(tokens), tau=tau, tau_error=error, tau_expected=float(expected.mean()), alpha=alpha,
+        tau_formula=float(expected_tokens(alpha, gamma)), draft_cost=took.draft, verify_cost=took.verify,
+        speedup=tau / took.whole, speedup_low=tau / took.slow, speedup_high=tau / took.fast,
+        speedup_expected=tau * float(speedup(0.0, gamma, took.draft, took.verify)), plain_seconds=took.plain,
+        turns=took.turns, disturbed=took.disturbed, chi2=statistic, degrees=degrees, chance=chance,
     )  # fmt: skip
-
-
-def _settle(model: Transformer) -> None:
-    if model.device != "cpu":
-        torch.cuda.synchronize()
-
-
-@dataclass(frozen=True)
-class Passes:
-    """Median times of a plain step, a draft step, a verification with its acceptance, and a whole round. [s]"""
-
-    plain: float
-    draft: float
-    verify: float
-    whole: float
-
-
-def _passes(model: Transformer, draft_layers: int, gamma: int, seed: int, kernel: bool) -> Passes:
-    """Each kind of pass by itself, taken in turns, so that a drift of the machine meets all of them."""
-    decoder, found = Decoder(model, draft_layers, seed, kernel), Found()
-    for _ in range(TURNS):
-        if decoder.room < 3 * gamma + 8:
-            decoder.restart()
-        found.time("plain", model, decoder.plain_step)
-        decoder.catch_up()
-        drafted, q = found.time("draft", model, lambda: decoder.propose(gamma))
-        found.time("verify", model, functools.partial(decoder.conclude, drafted, q))
-        found.time("whole", model, lambda: decoder.round(gamma))
-    plain, draft, verify, whole = (found.median(name) for name in ("plain", "draft", "verify", "whole"))
-    return Passes(plain, draft / gamma, verify, whole)
-
-
-class Found:
-    """Times by kind of pass; the first ones of each warm up."""
-
-    def __init__(self) -> None:
-        self.times: dict[str, list[float]] = {}
-
-    def time(self, name: str, model: Transformer, call: Callable[[], T]) -> T:
-        """Time a call until the device is done with it, and pass its result on."""
-        start = time.perf_counter()
-        result = call()
-        _settle(model)
-        self.times.setdefault(name, []).append(time.perf_counter() - start)
-        return result
-
-    def median(self, name: str) -> float:
-        """Median but for the warm-up. [s]"""
-        return float(np.median(self.times[name][WARM:]))

@@ -26,6 +26,8 @@ class Stream:
     seconds : float
         Median; ``fast`` is the fastest fifth (p20).
     fast : float
+    noise : float
+        Spread of the batches: ``(p80 - p20) / median``.
     """
 
     op: str
@@ -33,6 +35,7 @@ class Stream:
     moved: float
     seconds: float
     fast: float
+    noise: float = 0.0
 
     @property
     def rate(self) -> float:

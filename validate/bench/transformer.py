@@ -47,14 +47,17 @@ class Transformer:
     """
 
     def __init__(self, sizes: Sizes, seed: int = 0, device: str = "cpu", sharpness: float = 2.0) -> None:
-        random = torch.Generator().manual_seed(seed)
+        random = torch.Generator(device).manual_seed(seed)
+
+        def normal(rows: int, columns: int) -> torch.Tensor:
+            return torch.randn(rows, columns, generator=random, device=device)
 
         def matrix(rows: int, columns: int, gain: float = 1.0) -> torch.Tensor:
-            return (torch.randn(rows, columns, generator=random) * gain / columns**0.5).to(device)
+            return normal(rows, columns) * gain / columns**0.5
 
         d, f, self.sizes, self.device, self.sharpness = sizes.hidden, sizes.intermediate, sizes, device, sharpness
-        self.embedding = torch.randn(sizes.vocab, d, generator=random).to(device)
-        self.position = 0.5 * torch.randn(sizes.positions, d, generator=random).to(device)
+        self.embedding = normal(sizes.vocab, d)
+        self.position = 0.5 * normal(sizes.positions, d)
         self.head = matrix(sizes.vocab, d)
         self.layers = [
             {"qkv": matrix(3 * d, d), "out": matrix(d, d, 0.4), "up": matrix(f, d), "down": matrix(d, f, 0.4)}

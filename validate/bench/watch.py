@@ -16,7 +16,7 @@ from typing import Any
 
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.validate.bench.machine import import_torch
-from perfmodel.validate.bench.timing import Call
+from perfmodel.validate.bench.timing import Call, quiet
 
 #: Share of a batch's time, and time, that may be lost to other processes before it counts as disturbed. [1, s]
 LOST_SHARE, LOST = 0.01, 30e-6
@@ -133,16 +133,22 @@ class CpuWatch:
 
 
 class CudaWatch:
-    """CUDA events around the work; calls under 100 us are captured in a graph, so that launches cost nothing.
+    """CUDA events around the work; short calls are captured in a graph, so that launches cost nothing.
 
-    The capture walks over all buffers. A spinning kernel goes first, so that the host is ahead of the device.
+    Short is what takes less than 100 us on the device, or less than twice the time in which the host issues it: such
+    calls one after another would keep the device waiting. The capture walks over all buffers. A spinning kernel goes
+    first, so that the host is ahead of the device. What cannot be captured is timed as it is.
     """
 
     #: Calls that take less are timed in a graph. [s]
     GRAPH_BELOW = 100e-6
-    #: Cycles of the spinning kernel: about a millisecond, in which the host queues the rest.
-    SPIN = 2_000_000
-    name = "CUDA events, in a graph below 100 us"
+    #: And those that take less than so many times the host's time to issue them.
+    AHEAD = 2.0
+    #: Cycles of the spinning kernel at least, about a millisecond, in which the host queues the rest; and in a second.
+    SPIN, CYCLES = 2_000_000, 2e9
+    #: Calls that are tried to tell whether one is short; a single one where it takes longer than this. [1, s]
+    TRIED, SLOW = 3, 5e-3
+    name = "CUDA events, in a graph where calls are short"
 
     def __init__(self) -> None:
         self.torch: Any = import_torch()
@@ -153,12 +159,12 @@ class CudaWatch:
     def seconds(self, calls: Sequence[Call], repeats: int) -> float:
         """Seconds a call of ``repeats`` calls, going round through ``calls``."""
         if id(calls) not in self._short:
-            self._short[id(calls)] = self._eager(calls, max(len(calls), 3)) < self.GRAPH_BELOW
-        if not self._short[id(calls)]:
-            return self._eager(calls, repeats)
+            self._short[id(calls)] = self._is_short(calls)
         key = (id(calls), repeats)
-        if key not in self._graphs:
-            self._graphs[key] = self._capture(calls, repeats)
+        if self._short[id(calls)] and key not in self._graphs:
+            self._short[id(calls)] = self._capture(calls, repeats)
+        if not self._short[id(calls)]:
+            return self._timed(self._block(calls, repeats)) / repeats
         return self._timed(self._graphs[key].replay) / repeats
 
     def forget(self) -> None:
@@ -176,35 +182,54 @@ class CudaWatch:
         self.torch.cuda.synchronize()
         return elapsed / repeats
 
-    def _eager(self, calls: Sequence[Call], repeats: int) -> float:
+    def _is_short(self, calls: Sequence[Call]) -> bool:
+        start = time.perf_counter()
+        self.launch(calls[0], 1)
+        tried = self.TRIED if time.perf_counter() - start < self.SLOW else 1
+        host = self.launch(self._block(calls, tried), 1) / tried
+        spin = max(self.SPIN, int(2 * host * tried * self.CYCLES))
+        return self._timed(self._block(calls, tried), spin) / tried < max(self.GRAPH_BELOW, self.AHEAD * host)
+
+    @staticmethod
+    def _block(calls: Sequence[Call], repeats: int) -> Call:
         def block() -> None:
             for i in range(repeats):
                 calls[i % len(calls)]()
 
-        return self._timed(block) / repeats
+        return block
 
-    def _timed(self, block: Call) -> float:
+    def _timed(self, block: Call, spin: int = SPIN) -> float:
         start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
         self.torch.cuda.synchronize()
-        self.torch.cuda._sleep(self.SPIN)
+        self.torch.cuda._sleep(spin)
         start.record()
         block()
         end.record()
         self.torch.cuda.synchronize()
         return float(start.elapsed_time(end)) * 1e-3
 
-    def _capture(self, calls: Sequence[Call], repeats: int) -> Any:
+    def _capture(self, calls: Sequence[Call], repeats: int) -> bool:
+        """Capture so many calls and replay them once; false where they cannot be captured.
+
+        A few calls on the capturing stream go first: libraries set themselves up for it.
+        """
         cuda = self.torch.cuda
-        self.stream.wait_stream(cuda.current_stream())
+        before = cuda.current_stream()
+        self.stream.wait_stream(before)
         with cuda.stream(self.stream):
-            for call in calls:
+            for call in (*calls[: self.TRIED], calls[-1]):
                 call()
-        cuda.current_stream().wait_stream(self.stream)
+        before.wait_stream(self.stream)
         cuda.synchronize()
         graph = cuda.CUDAGraph()
-        with cuda.graph(graph, stream=self.stream):
-            for i in range(repeats):
-                calls[i % len(calls)]()
+        try:
+            with quiet(), cuda.graph(graph, stream=self.stream):  # collecting another graph would end the capture
+                self._block(calls, repeats)()
+        except RuntimeError:
+            cuda.set_stream(before)  # torch leaves the capturing one where the capture fails
+            cuda.synchronize()
+            return False
         graph.replay()
         cuda.synchronize()
-        return graph
+        self._graphs[id(calls), repeats] = graph
+        return True

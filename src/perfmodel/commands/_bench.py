@@ -11,8 +11,6 @@ import click
 from perfmodel.commands._options import emit
 
 PICTURES = (".png", ".svg")
-#: Exit code of an interrupted run, as of a shell's: 128 + SIGINT.
-INTERRUPTED = 130
 
 
 def measure(
@@ -58,8 +56,14 @@ def measure(
 def _check(options: Any, export: str | None, path: str | None) -> None:
     """Refuse what contradicts before anything is measured."""
     from perfmodel.base.errors import UsageError
+    from perfmodel.reports.files import check
     from perfmodel.roofline.step import check_whole
 
+    for target in (path, export):
+        if target and target != "-":
+            check(target)
+    if export and Path(export).suffix.casefold() != ".csv":
+        raise UsageError(f"--export writes CSV: name it .csv, not {Path(export).name[:60]!r}")
     check_whole("batch", options.batch)
     check_whole("input", options.length)
     if options.budget is not None and not 0 < options.budget < 86400:
@@ -96,6 +100,7 @@ def _say(line: str) -> None:
 
 def _interrupted(options: Any) -> None:
     """What is kept of an interrupted run, and how to go on."""
+    from perfmodel.cli import INTERRUPTED
     from perfmodel.validate.bench.session import CEILINGS
     from perfmodel.validate.bench.store import Store
 
@@ -123,11 +128,11 @@ def write_export(path: str, number: int | None = None) -> None:
         if run is None:
             raise UsageError("there is no run with cases to export: `perfmodel validate` makes one")
         for written in export(run, store.results(run), path):
-            click.echo(f"wrote {written}", err=True)
+            click.echo(f"wrote {written}: run {run.id}, {run.suite}, of {run.started}", err=True)
 
 
-def history(fmt: str, path: str | None, export: str | None) -> None:
-    """List the runs of the store; with ``--export`` write the newest one's tables."""
+def history(fmt: str, path: str | None, export: str | None, number: int | None) -> None:
+    """List the runs of the store; with ``--export`` write the tables of one, by default of the newest with cases."""
     from perfmodel.reports.bench_text import history as shown
     from perfmodel.validate.bench.store import Store
 
@@ -135,4 +140,4 @@ def history(fmt: str, path: str | None, export: str | None) -> None:
         runs = [(run, store.results(run)) for run in store.runs()]
     emit(shown(runs, fmt), path)
     if export:
-        write_export(export)
+        write_export(export, number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -178,10 +179,34 @@ def data_format(fmt: str | None, path: str | None, others: tuple[str, ...] = ())
     return _ENDINGS[ending]
 
 
+def _to_stdout(text: str) -> None:
+    """Data to stdout.
+
+    Raises
+    ------
+    OutputError
+        When it is closed, or the disk behind it is full; a reader that has gone (`| head`) is no error.
+    """
+    import os
+
+    from perfmodel.base.errors import OutputError
+
+    if sys.stdout is None:
+        raise OutputError("stdout is closed: name a file with -o")
+    try:
+        click.echo(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  what is buffered would fail again at exit
+        raise OutputError(f"cannot write to stdout: {error.strerror or error}; name a file with -o") from error
+
+
 def emit(text: str, path: str | None) -> None:
     """Data to stdout, or to a file, whole or not at all; ``-`` is stdout."""
     if path is None or path == "-":
-        click.echo(text.rstrip("\n"))
+        _to_stdout(text.rstrip("\n"))
         return
     from perfmodel.reports.tables import write
 

@@ -14,9 +14,11 @@ PICTURES = (".png", ".svg")
 #: Options of measuring, and those of a table: the two are not mixed.
 MEASURING = (
     "device", "suite", "model", "batch", "length", "ceilings", "calibrate", "history", "resume", "export", "budget",
-    "threads",
+    "threads", "run",
 )  # fmt: skip
 TABLE = ("configs", "rows", "groups")
+#: Options as people write them, where that differs.
+_NAMES = {"length": "input"}
 
 
 @click.command(name="validate")
@@ -31,7 +33,8 @@ TABLE = ("configs", "rows", "groups")
 @click.option("--threads", type=int, help="Threads of a processor [as many as cores are free].")
 @click.option("--resume", is_flag=True, help="Go on with the run that was interrupted.")
 @click.option("--export", type=click.Path(), metavar="FILE.csv", help="Write the cases as tables that --against reads.")
-@click.option("--history", is_flag=True, help="List earlier runs; with --export write the newest.")
+@click.option("--history", is_flag=True, help="List earlier runs; with --export write the tables of one.")
+@click.option("--run", type=int, metavar="NUMBER", help="Of --history --export: the run [the newest with cases].")
 @click.option("--against", type=click.Path(), help="A CSV table of measurements; measures nothing.")
 @click.option("--configs", type=click.Path(), help="Folder of Hugging Face configurations, <org>__<name>.json.")
 @click.option(
@@ -65,8 +68,9 @@ def command(
         return
     from perfmodel.commands import _bench
 
+    _together(options)
     if options["history"]:
-        _bench.history(fmt, path, options["export"])
+        _bench.history(fmt, path, options["export"], options["run"])
         return
     chosen = {name: options[name] for name in ("model", "ceilings", "calibrate", "resume", "budget", "threads")}
     chosen |= {name: options[name] for name in ("batch", "length") if options[name] is not None}
@@ -78,11 +82,24 @@ def _apart(against: str | None, options: dict[str, Any]) -> None:
     """Refuse options of the other sort."""
     from perfmodel.base.errors import UsageError
 
-    names = {"length": "input"}
     strange = [name for name in (MEASURING if against is not None else TABLE) if options[name]]
     if strange:
         why = "--against measures nothing" if against is not None else "it belongs to --against TABLE.csv"
-        raise UsageError(f"--{names.get(strange[0], strange[0])}: {why}; leave it out")
+        raise UsageError(f"--{_NAMES.get(strange[0], strange[0])}: {why}; leave it out")
+
+
+def _together(options: dict[str, Any]) -> None:
+    """Refuse options of measuring that would change nothing."""
+    from perfmodel.base.errors import UsageError
+
+    listing = ("history", "export", "run")
+    if options["history"] and (strange := [name for name in MEASURING if options[name] and name not in listing]):
+        raise UsageError(f"--{_NAMES.get(strange[0], strange[0])}: --history measures nothing; leave it out")
+    if options["run"] is not None and not (options["history"] and options["export"]):
+        raise UsageError("--run: it belongs to --history --export FILE.csv")
+    for name in ("batch", "length"):
+        if options[name] is not None and options["model"] is None:
+            raise UsageError(f"--{_NAMES.get(name, name)}: it belongs to --model; a suite has its own shapes")
 
 
 def _families(limits: dict[str, float]) -> dict[str, float]:
@@ -132,11 +149,11 @@ def _limit(text: str) -> tuple[str, float]:
 
     from perfmodel.base.errors import UsageError
 
-    name, _, number = text.rpartition("=")
+    name, equals, number = text.rpartition("=")
     try:
         value = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
     except ValueError:
         value = math.nan
-    if not 0 <= value < math.inf:
+    if not 0 <= value < math.inf or (equals and not name.strip()):
         raise UsageError(f"--tolerance takes a fraction such as 0.02, 2% or kv_tokens=0.02, not {text[:60]!r}")
     return name.strip(), value

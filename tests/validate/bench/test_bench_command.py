@@ -281,8 +281,15 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest
         (["--device", "cpu", "--calibrate", "--model", "qwen3-0.6b"], "--calibrate fits a suite"),
         (["--device", "cpu", "-o", "x.yaml"], "add --ceilings"),
         (["--device", "cpu", "--ceilings", "-o", "x.png"], "--ceilings has no picture"),
-        (["--device", "cpu", "--export", "x.json", "--history"], "there is no run with cases"),
-        (["--device", "cpu", "--batch", "0"], "batch must be between 1"),
+        (["--export", "x.csv", "--history"], "there is no run with cases"),
+        (["--device", "cpu", "--model", "qwen3-0.6b", "--batch", "0"], "batch must be between 1"),
+        (["--device", "cpu", "--batch", "2"], "--batch: it belongs to --model"),
+        (["--device", "cpu", "--model", "nosuch"], "unknown model 'nosuch'"),
+        (["--device", "cpu", "--tolerance", "=3"], "--tolerance takes a fraction"),
+        (["--device", "cpu", "--export", "x.json"], "--export writes CSV"),
+        (["--device", "cpu", "-o", "/nonexistent/x.png"], "the folder /nonexistent does not exist"),
+        (["--history", "--resume"], "--resume: --history measures nothing"),
+        (["--run", "3"], "--run: it belongs to --history --export"),
     ],
 )
 def test_what_contradicts_is_refused(
@@ -293,6 +300,15 @@ def test_what_contradicts_is_refused(
     found = run("validate", *words)
     assert found.exit_code == 2
     assert message in found.stderr
+
+
+def test_nothing_in_no_time(quick: None) -> None:
+    """A budget in which no case begins is refused, and leaves no run behind."""
+    found = run("validate", "--device", "cpu", "--threads", "1", "--budget", "1e-9")
+    assert found.exit_code == 2
+    assert "no case was measured" in found.stderr
+    with stores.Store() as store:
+        assert store.runs() == []
 
 
 def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:

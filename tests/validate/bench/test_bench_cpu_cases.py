@@ -147,3 +147,17 @@ def test_errors_are_relative() -> None:
     assert relative_error(x * float("nan"), x) == float("inf")
     with pytest.raises(WrongResult, match=r"shape \(2,\), and \(4,\) is right"):
         relative_error(x[:2], x)
+
+
+def test_copies_write_each_row_once() -> None:
+    """Further buffers of a cache write go to other rows, none of them twice: what is written there is what is read."""
+    from perfmodel.validate.bench.case import clone
+    from perfmodel.validate.bench.cpu import realise
+
+    case = realise(o.kv_write(64, 16384, "bf16"))
+    first = case.make()
+    for _ in range(5):
+        other = clone(first)
+        assert len(set(other.rows.tolist())) == 64
+        result, wanted = case.reference(other, case.run(other))
+        assert (result == wanted).all()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perfmodel.base.errors import OutputError, SpecError, UnknownName
+from perfmodel.base.errors import OutputError, SpecError, UnknownName, UsageError
 from perfmodel.base.userdata import keep as keep_text
 from perfmodel.hwspecs import detect, kept, processor
 from perfmodel.hwspecs.load import gpu
@@ -83,14 +83,53 @@ def test_a_kept_fit_holds_its_ceilings() -> None:
     assert keep.keep_spec(other, "torch-cpu", renew=True)[1] is True
     assert gpu("cpu").bandwidth == 20e9
     two = keep.as_gpu(keep.measured("cpu", FOUND, 2))
-    assert load(two).fits == ()  # another number of threads is another device
+    assert [fit.machine for fit in load(two).fits] == [""]  # another number of threads is another device
+
+
+def test_the_processor_that_was_fitted_is_the_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run with another number of threads does not take the fit away: `cpu` stays the device that has one."""
+    monkeypatch.setenv("PERFMODEL_DATA", str(tmp_path))
+    one, two = (keep.measured("cpu", FOUND, threads) for threads in (1, 2))
+    keep.keep_spec(one, "torch-cpu")
+    spec = keep.as_gpu(one)
+    rows = [
+        Result(title(op, "bf16"), op.kind, "torch-cpu", "bf16", pack(op), t, t, t, 0.0, 9, {})
+        for op in (gemm(m, 256, 256, "bf16") for m in (2, 16, 64, 256, 1024))
+        for t in [1e-5 + 2 * float(op.cost().flops) / 402e9]
+    ]
+    fit = fit_device(rows, spec, "torch-cpu", 1e-6, "2", "a test")
+    keep.keep_fit(fit)
+    keep.keep_spec(two, "torch-cpu")
+    assert gpu("cpu").name == spec.name
+    with pytest.raises(UsageError, match=r"the kept fit of .* rests on 5 rows, this one would on 4: it stays"):
+        keep.check_rows(fit_device(rows[1:], spec, "torch-cpu", 1e-6, "2", "x"), spec, ["1 case: no time"])
+    keep.check_rows(fit_device(rows[1:], spec, "torch-cpu", 1e-6, "2", "x"), spec, [])
+
+
+def test_damaged_files_are_replaced_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged spec gives way to what is measured now; a damaged fit is an error that says what to do."""
+    monkeypatch.setenv("PERFMODEL_DATA", str(tmp_path))
+    data = keep.measured("cpu", FOUND, 1)
+    path, _ = keep.keep_spec(data, "torch-cpu")
+    path.write_text("not: a spec\n")
+    assert keep.keep_spec(data, "torch-cpu") == (path, True)
+    fit = tmp_path / "fits" / f"{data['name']}-torch-cpu.yaml"
+    fit.parent.mkdir()
+    fit.write_text("title: x\n")
+    with pytest.raises(SpecError, match=r"fits/.*delete the file, or make it anew with `perfmodel validate --calibr"):
+        load(gpu("cpu"))
 
 
 def test_a_processor_takes_nothing_from_gpus() -> None:
-    """Without a fit of its own its calibrated times are plain ones, and say so."""
+    """Without a fit of its own its calibrated times have another processor's shares of the ceilings, and say so."""
     found = load(gpu("cpu"))
-    assert found.fits == ()
-    assert found.kernel("gemm", ("bf16",)).origin == "assumed: no measurements of this kind"
+    assert [(fit.gpu, fit.engine) for fit in found.fits] == [("cpu", "torch-cpu")]
+    kernel = found.kernel("gemm", ("bf16",))
+    assert kernel.origin.startswith("taken from AMD EPYC, 2 cores, 1 thread")
+    assert "interval widened; `perfmodel validate` fits this one" in kernel.origin
+    assert kernel.regimes[-1].low <= 1 / 1.8
+    assert kernel.regimes[-1].high >= 1.8
+    assert found.kernel("mla_context", ("bf16",)).origin == "assumed: no measurements of this kind"
 
 
 def test_a_gpu_that_is_not_built_in() -> None:

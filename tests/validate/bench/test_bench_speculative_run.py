@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,13 +12,14 @@ from perfmodel.reports import bench_text
 from perfmodel.reports.speculated_text import text
 from perfmodel.validate.bench import ceilings_cpu, runner, speculative_run
 from perfmodel.validate.bench.case import Case
+from perfmodel.validate.bench.interrupt import Interrupted
 from perfmodel.validate.bench.operators import gemm
 from perfmodel.validate.bench.session import session
-from perfmodel.validate.bench.speculation_report import Speculated
+from perfmodel.validate.bench.speculation_report import Outcome, Speculated
 from perfmodel.validate.bench.store import Store
 from perfmodel.validate.bench.streams import sizes
 from perfmodel.validate.bench.suites import Wanted
-from perfmodel.validate.bench.transformer import Sizes
+from perfmodel.validate.bench.transformer import Sizes, Transformer
 
 PAIR = (Sizes(vocab=64, hidden=32, layers=4, heads=2, intermediate=64, positions=128), 1)
 
@@ -33,7 +35,7 @@ def found(folder: Path) -> Speculated:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PERFMODEL_DATA", str(folder))
         with session("cpu", speculative_run.SUITE, False, 1, lambda line: None) as s:
-            return speculative_run.measure(s, (1, 3), rounds=150, seconds=20, pair=PAIR)
+            return speculative_run.measure(s, (1, 3), rounds=150, seconds=20, seed=4, pair=PAIR)
 
 
 def test_tokens_a_round_agree_with_the_formula(found: Speculated) -> None:
@@ -51,6 +53,8 @@ def test_the_speedup_is_that_of_its_parts(found: Speculated) -> None:
     for o in found.outcomes:
         assert o.speedup_expected == pytest.approx(o.tau / (o.gamma * o.draft_cost + o.verify_cost))
         assert o.speedup == pytest.approx(o.speedup_expected, rel=0.5)
+        assert o.speedup_low <= o.speedup <= o.speedup_high
+        assert o.noise == pytest.approx((o.speedup_high - o.speedup_low) / o.speedup)
 
 
 def test_rows_are_kept_apart_from_kernels(found: Speculated, folder: Path) -> None:
@@ -64,9 +68,13 @@ def test_rows_are_kept_apart_from_kernels(found: Speculated, folder: Path) -> No
 
 
 def test_text_has_measured_and_expected(found: Speculated) -> None:
-    """The table shows acceptance, tokens a round with their error, c, v and both speedups; JSON has all of it."""
-    table = text(found, "table")
-    for word in ("acceptance", "tau measured", "std. error", "tau expected", "speedup measured", "tau / (gamma c + v)"):
+    """The table shows acceptance, tokens a round with their error, c, v, both speedups with their noise, and the test
+    of the output; JSON has all of it."""
+    table = text(found, "csv") + text(found, "table")
+    for word in (
+        "acceptance", "tau measured", "std. error", "tau expected", "speedup measured", "noise", "tau / (gamma c + v)",
+        "chi-square",
+    ):  # fmt: skip
         assert word in table
     data = json.loads(text(found, "json"))
     assert data["rows"][1]["tau"] == found.outcomes[1].tau
@@ -74,10 +82,60 @@ def test_text_has_measured_and_expected(found: Speculated) -> None:
     assert data["refuted"] == []
 
 
+def test_limits_are_those_of_three_standard_errors_for_the_family(found: Speculated) -> None:
+    """One draft length has two tests, three have six: together they refute a right run once in 370."""
+    one, three = replace(found, outcomes=found.outcomes[:1]), replace(found, outcomes=(*found.outcomes,) * 2)
+    assert (round(one.limit, 2), round(three.limit, 2)) == (3.2, 3.58)
+    for some in (one, three):
+        assert 1 - (1 - some.level) ** (2 * len(some.outcomes)) == pytest.approx(1 / 370.4, rel=1e-3)
+    assert "together refute 1 right run in 370" in text(found, "table")
+
+
 def test_a_broken_sampler_is_refuted(found: Speculated) -> None:
-    """Tokens a round that are four errors off contradict the formula."""
-    wrong = replace(found.outcomes[0], tau=found.outcomes[0].tau_expected + 5 * found.outcomes[0].tau_error)
-    assert replace(found, outcomes=(wrong,)).refuted == [wrong]
+    """Tokens a round that are five errors off contradict the formula, and so does an output with p of a millionth; on
+    few rounds neither is judged."""
+    right = found.outcomes[0]
+    wrong = replace(right, tau=right.tau_expected + 5 * right.tau_error)
+    other = replace(right, chi2=60.0, chance=1e-6)
+    assert replace(found, outcomes=(wrong, right, other)).refuted == [wrong, other]
+    assert "p = 1e-06" in found.contradictions(other)[0]
+    few = replace(found, outcomes=(replace(wrong, rounds=29),))
+    assert few.refuted == []
+    assert "not judged, since there are fewer than 30 rounds: gamma 1" in text(few, "table")
+
+
+def test_a_seed_repeats_a_run(found: Speculated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seed that is printed gives the same tokens again; without one each run has its own."""
+    monkeypatch.setenv("PERFMODEL_DATA", str(tmp_path))
+    seen, seeds = [], []
+    for seed in (4, None, None):
+        with session("cpu", speculative_run.SUITE, False, 1, lambda line: None) as s:
+            got = speculative_run.measure(s, (1,), rounds=150, seconds=20, seed=seed, pair=PAIR)
+        seen.append(got.outcomes[0].tau)
+        seeds.append(got.seed)
+    assert (seeds[0], seen[0]) == (4, found.outcomes[0].tau)
+    assert len(set(seeds)) == 3
+    assert f"--seed {found.seed} repeats it" in text(found, "table")
+    with pytest.raises(UsageError, match="--seed is a whole number from 0 to 4294967295, not -1"):
+        speculative_run.run(device="cpu", seed=-1)
+
+
+def test_an_interrupt_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C at the second draft length: the first one is kept, and said."""
+    monkeypatch.setenv("PERFMODEL_DATA", str(tmp_path))
+    monkeypatch.setitem(speculative_run.PAIRS, "cpu", PAIR)
+    whole = speculative_run.run_pair
+
+    def stopped(model: Transformer, layers: int, gamma: int, **more: Any) -> Outcome:
+        if gamma == 3:
+            raise KeyboardInterrupt
+        return whole(model, layers, gamma, **more)
+
+    monkeypatch.setattr(speculative_run, "run_pair", stopped)
+    with pytest.raises(Interrupted, match=r"interrupted: 1 finished draft length is kept in run 1 of .*\.sqlite"):
+        speculative_run.run(device="cpu", seconds=2)
+    with Store() as store:
+        assert [r.shape["gamma"] for r in store.results(store.run(1))] == [1]
 
 
 @pytest.fixture

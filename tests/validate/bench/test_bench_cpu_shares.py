@@ -8,9 +8,10 @@ import pytest
 import yaml
 
 from perfmodel.base.errors import SpecError
+from perfmodel.roofline import efficiency_cpu as shares
 from perfmodel.roofline.times import Rates
 from perfmodel.validate.bench import operators as o
-from perfmodel.validate.bench import predict, shares
+from perfmodel.validate.bench import predict
 from perfmodel.validate.bench.ceilings import Ceiling, Ceilings
 from perfmodel.validate.bench.compare import FRESH
 from perfmodel.validate.bench.fit import seconds_of
