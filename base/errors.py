@@ -7,6 +7,9 @@ from difflib import get_close_matches
 
 from perfmodel.base.text import printable
 
+#: Exit code of an interrupted command, as of a shell's: 128 + SIGINT.
+INTERRUPTED = 130
+
 
 def _line(text: str, limit: int = 2000) -> str:
     """Printable, and on one line."""

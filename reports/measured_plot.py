@@ -75,7 +75,7 @@ def draw(gpu: Gpu, points: Sequence[Point], used: set[str], title: str, theme: s
     """
     shown = [p for p in points if p.x > 0 and p.y > 0 and p.top > 0]
     if not shown:
-        raise UsageError("no kernel made operations and moved bytes: there is no point to draw; the table has the rest")
+        raise UsageError("no picture: no kernel made operations and moved bytes, so that there is no point to draw")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

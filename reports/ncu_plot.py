@@ -33,6 +33,11 @@ def draw(found: Profile, theme: str = "light") -> Figure:
     return measured_plot.draw(found.gpu, points, used, f"Profiled kernels on {found.gpu.title}", theme)
 
 
+def undrawn(found: Profile) -> int:
+    """Kernels that have no place on the picture's log scales: they made no operation, or moved no byte."""
+    return sum(1 for k in found.kernels if not (k.flops > 0 and k.bytes > 0))
+
+
 def _point(k: Profiled, share: float) -> measured_plot.Point:
     text = (
         f"{percent(share)} of the time, {engineering(k.flops / k.seconds, 'FLOP/s')} at {intensity(k.intensity)}, "

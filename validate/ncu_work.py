@@ -106,8 +106,9 @@ def profile(path: Path | str, gpu: Gpu) -> Profile:
     Raises
     ------
     SpecError
-        When time, bytes or every count of operations is missing, with the ``ncu --metrics`` line that measures them;
-        or when the file is no export.
+        When a value that is needed is no number, negative or of an unknown unit, with its line; when time, bytes or
+        every count of operations is missing, with the ``ncu --metrics`` line that measures them; or when the file is
+        no export.
     """
     launches = read(path)
     _complete(path, launches)
@@ -120,6 +121,12 @@ def profile(path: Path | str, gpu: Gpu) -> Profile:
 
 
 def _complete(path: Path | str, launches: Sequence[Launch]) -> None:
+    for launch in launches:
+        for name, what in launch.unread.items():
+            if _needed(name):
+                raise SpecError(path, "", what)
+        if any(launch.metrics.get(name) == 0 for name in TIME) and not _seconds(launch):
+            raise SpecError(path, TIME[0], f"is 0 for a launch of {launch.kernel[:60]!r}: a launch takes time")
     missing = []
     if not all(_seconds(one) for one in launches):
         missing.append(f"the duration ({TIME[0]})")
@@ -131,6 +138,16 @@ def _complete(path: Path | str, launches: Sequence[Launch]) -> None:
         missing.append("the operations of tensor cores (sm__ops_path_tensor_*; their instructions differ in work)")
     if missing:
         raise SpecError(path, "", f"misses {', and '.join(missing)}; measure with: {COMMAND}")
+
+
+def _needed(name: str) -> bool:
+    """Whether a metric is of time, bytes of device memory or operations."""
+    plain = name.removesuffix(".per_second").removesuffix(".per_cycle_elapsed")
+    thread = any(_THREAD.format(op).removeprefix("smsp__").removesuffix(".sum") in name for op in WEIGHTS)
+    return (
+        name in (*TIME, CLOCK) or plain in (BYTES, READ, WRITTEN) or thread
+        or bool(_TENSOR.fullmatch(name)) or name.endswith(f"__{_PIPE}")
+    )  # fmt: skip
 
 
 def _seconds(launch: Launch) -> float | None:

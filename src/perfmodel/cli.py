@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from perfmodel.base.errors import INTERRUPTED
+
 #: name -> one line of help; the module ``perfmodel.commands.<name>`` is imported when it is called.
 COMMANDS = {
     "list": "List GPUs, systems, models, formats, engines or speculation methods.",
@@ -24,10 +26,6 @@ COMMANDS = {
     "validate": "Measure this machine beside predictions, or compare a table of measurements with them.",
     "claims": "What the source document says, what we compute, and the verdict.",
 }
-
-
-#: Exit code of an interrupted command, as of a shell's: 128 + SIGINT.
-INTERRUPTED = 130
 
 
 class LazyGroup(click.Group):
@@ -62,8 +60,8 @@ class LazyGroup(click.Group):
         except PerfmodelError as error:
             click.echo(f"perfmodel: {error}", err=True)
             ctx.exit(error.exit_code)
-        except KeyboardInterrupt:
-            click.echo("perfmodel: interrupted", err=True)
+        except KeyboardInterrupt as stopped:  # of what measures: with what it kept
+            click.echo(f"perfmodel: {str(stopped) or 'interrupted'}", err=True)
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:  # `perfmodel ... | head`: the reader has gone, which is no error
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -272,3 +272,66 @@ def test_a_kernel_without_operations_is_in_the_table_alone(save) -> None:
     assert "memcpy" in ncu_text.text(found, "csv")
     with pytest.raises(UsageError, match="no point to draw"):
         ncu_plot.draw(found)
+
+
+# ---- values that are wrong, and other languages
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "says"),
+    [
+        (2, "-5", r"line 6: gpu__time_duration.sum of 'void at.* is '-5 us': nothing takes less than 0"),
+        (2, "abc", "line 6: gpu__time_duration.sum of .* is 'abc us', which is no number"),
+        (2, "1e999", "is '1e999 us', which is no number"),
+        (2, "0", "gpu__time_duration.sum: is 0 for a launch of 'void at.*: a launch takes time"),
+        (0, "-1.5", "line 6: dram__bytes_read.sum of .* is '-1.5 Mbyte': nothing takes less than 0"),
+        (3, "many", "line 6: sm__ops_path_tensor_src_bf16_dst_fp32.sum of .* is 'many', which is no number"),
+        (4, "-1", "line 6: smsp__sass_thread_inst_executed_op_ffma_pred_on.sum of .* is '-1 inst'"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_line(save, column: int, text: str, says: str) -> None:
+    """A value that cannot be is no missing metric: the message has its line, its kernel and what is wrong."""
+    values = list(ROWS[1][1])
+    values[column] = text
+    with pytest.raises(SpecError, match=says):
+        ncu_work.profile(save(wide(NAMES, [ROWS[0], (COPY, values)])), H100)
+
+
+def test_an_unknown_unit_is_named_with_its_line(save) -> None:
+    """A time in fortnights is refused as such, in a wide table and in a long one."""
+    with pytest.raises(SpecError, match=r"line 5: gpu__time_duration.sum of .* is '200.00 fortnight', a unit that is"):
+        ncu_work.profile(save(wide({**NAMES, TIME: "fortnight"}, ROWS)), H100)
+    rows = [(0, GEMM, READ, "byte", "1"), (0, GEMM, WRITE, "byte", "1"), (0, GEMM, TIME, "fortnight", "3")]
+    with pytest.raises(SpecError, match=r"line 5: gpu__time_duration\.sum"):
+        ncu_work.profile(save(long(rows)), H100)
+
+
+def test_other_metrics_may_hold_words(save) -> None:
+    """Names of devices, percentages and what else is not needed does no harm."""
+    names = {**NAMES, "device__attribute_display_name": "", "sm__throughput.avg.pct_of_peak_sustained_elapsed": "%"}
+    rows = [(kernel, [*values, "NVIDIA H100", "61.50"]) for kernel, values in ROWS]
+    assert len(ncu_work.profile(save(wide(names, rows)), H100).kernels) == 2
+
+
+@pytest.mark.parametrize("count", ["0", "-2", "two", "1.5"])
+def test_a_summary_of_no_launches_is_refused(save, count: str) -> None:
+    """A number of launches is a whole number from 1 on."""
+    head = ("Process ID", "Kernel Name", "Invocations", "Metric Name", "Metric Unit", "Average")
+    text = "\n".join([quoted(*head), quoted(1, COPY, count, TIME, "us", "3")])
+    with pytest.raises(SpecError, match=f"line 2: Invocations is '{count}', no number of launches"):
+        ncu.read(save(text))
+
+
+@pytest.mark.parametrize("mark", [" ", "\u00a0", "\u202f", "\u2009", "'", "\u2019"], ids=lambda mark: f"{ord(mark):x}")
+@pytest.mark.parametrize("decimal", [",", "."])
+def test_spaces_and_apostrophes_group_thousands(save, mark: str, decimal: str) -> None:
+    """1 234,5 and 1'234.5 are numbers; in such a file a lone comma or point is the decimal mark."""
+    rows = [
+        (0, GEMM, READ, "byte", f"27{mark}595{mark}520"), (0, GEMM, WRITE, "Kbyte", f"1{mark}234{decimal}5"),
+        (0, GEMM, TIME, "ns", f"117{decimal}344"),
+    ]  # fmt: skip
+    found = ncu.read(save(long(rows)))[0].metrics
+    assert found == pytest.approx({READ: 27595520, WRITE: 1234.5e3, TIME: 117.344e-9})
+    both = [*rows, (0, GEMM, FFMA, "inst", f"1{mark}234{'.' if decimal == ',' else ','}5")]
+    with pytest.raises(SpecError, match="mixes two ways to write numbers"):
+        ncu.read(save(long(both)))

@@ -116,7 +116,7 @@ def run(
     ------
     UsageError, NoGpu
         For arguments that do not fit.
-    Interrupted
+    KeyboardInterrupt
         By Ctrl-C, with what is kept.
     """
     if seed is not None and not 0 <= seed < 2**32:

@@ -33,9 +33,8 @@ def measure(
     _check(options, export, path)
     try:
         report = run(options, _say)
-    except KeyboardInterrupt:
-        _interrupted(options)
-        return
+    except KeyboardInterrupt as stopped:
+        raise KeyboardInterrupt(_kept(options)) from stopped
     picture = path if path and Path(path).suffix.casefold() in PICTURES else None
     if picture:
         from perfmodel.reports.bench_plot import draw
@@ -98,9 +97,8 @@ def _say(line: str) -> None:
     click.echo(f"perfmodel: {line}", err=True)
 
 
-def _interrupted(options: Any) -> None:
+def _kept(options: Any) -> str:
     """What is kept of an interrupted run, and how to go on."""
-    from perfmodel.cli import INTERRUPTED
     from perfmodel.validate.bench.session import CEILINGS
     from perfmodel.validate.bench.store import Store
 
@@ -108,12 +106,10 @@ def _interrupted(options: Any) -> None:
         run = next((r for r in store.runs() if r.finished is None and r.suite == options.title), None)
         count = len({r.name for r in store.results(run) if r.operator != CEILINGS}) if run else 0
         number = f"run {run.id} of " if run else ""
-        click.echo(
-            f"perfmodel: interrupted: {count} finished cases are kept in {number}{store.path}; the same command with "
-            "--resume goes on",
-            err=True,
+        return (
+            f"interrupted: {count} finished cases are kept in {number}{store.path}; the same command with --resume "
+            "goes on"
         )
-    click.get_current_context().exit(INTERRUPTED)
 
 
 def write_export(path: str, number: int | None = None) -> None:

@@ -12,12 +12,12 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 #: What each of them takes besides ``--format`` and ``-o``; ``None``: what belongs to none of them.
 TAKES = {
-    "kernel": ("op", "shapes", "dtype", "device", "threads", "budget"), "speculative": ("device", "budget"),
+    "kernel": ("op", "shapes", "dtype", "device", "threads", "budget"), "speculative": ("device", "budget", "seed"),
     "ncu": ("gpu", "dark"),
 }  # fmt: skip
 #: Options as people write them, where that differs.
 _NAMES = {"length": "input"}
-_OWN = ("op", "shapes", "dtype", "gpu")
+_OWN = ("op", "shapes", "dtype", "gpu", "seed")
 
 
 def more_options(function: F) -> F:
@@ -28,6 +28,7 @@ def more_options(function: F) -> F:
         click.option("--shapes", multiple=True, metavar="M=..,N=..", help="Of --kernel: sizes; several are measured."),
         click.option("--dtype", metavar="NAME", help="Of --kernel: bf16, fp16, fp32, int8 or fp8 [bf16]."),
         click.option("--speculative", is_flag=True, help="Run speculative decoding, beside the formula."),
+        click.option("--seed", type=int, help="Of --speculative: that of an earlier run [a new one each time]."),
         click.option("--ncu", type=click.Path(), metavar="FILE.csv", help="Place an `ncu --csv` export on a roofline."),
         click.option("--gpu", help="Of --ncu: the GPU that was profiled."),
     )
@@ -47,12 +48,17 @@ def more_options(function: F) -> F:
     return answered  # type: ignore[return-value]
 
 
+def _given(value: Any) -> bool:
+    """Whether an option was given; 0 is a value."""
+    return value is not None and value is not False and value != ()
+
+
 def _none_of(mine: dict[str, Any]) -> None:
     """Refuse options of a source that was not chosen."""
     from perfmodel.base.errors import UsageError
 
     for name in _OWN:
-        if mine[name]:
+        if _given(mine[name]):
             owner = next(source for source, takes in TAKES.items() if name in takes)
             raise UsageError(f"--{name} belongs to --{owner}: add that, or leave --{name} out")
 
@@ -64,7 +70,7 @@ def _apart(chosen: list[str], given: dict[str, Any], path: str | None) -> None:
     if len(chosen) > 1:
         raise UsageError(f"--{chosen[0]} and --{chosen[1]} are different things: give one of them")
     takes = (chosen[0], *TAKES[chosen[0]])
-    if strange := next((name for name, value in given.items() if value and name not in takes), None):
+    if strange := next((name for name, value in given.items() if _given(value) and name not in takes), None):
         listed = ", ".join(f"--{name}" for name in TAKES[chosen[0]])
         raise UsageError(f"--{_NAMES.get(strange, strange)} does not belong to --{chosen[0]}, which takes {listed}")
     ending = Path(path).suffix.casefold() if path else ""
@@ -80,7 +86,7 @@ def _run(chosen: str, given: dict[str, Any], fmt: str, path: str | None) -> None
     elif chosen == "speculative":
         from perfmodel.commands import validate_speculative
 
-        validate_speculative.run(given["device"], given["budget"], fmt, path)
+        validate_speculative.run(given["device"], given["budget"], given["seed"], fmt, path)
     else:
         from perfmodel.commands import validate_kernel
 

@@ -13,6 +13,8 @@ def run(
 ) -> None:  # fmt: skip
     """Check a kernel and time it beside the library, our kernel and the prediction; each row is kept in the store.
 
+    The exit code is 1 when a shape was not measured, 130 after an interrupt.
+
     Parameters
     ----------
     kernel : str
@@ -33,6 +35,11 @@ def run(
         call, kernel, own, sizes, fmt=dtype, device=device, threads=threads, budget=2.0 if budget is None else budget,
         say=lambda line: click.echo(line, err=True),
     )  # fmt: skip
-    emit(text(report, fmt), path)
-    for note in notes(report) if fmt == "csv" else ():
-        click.echo(f"perfmodel: note: {note}", err=True)
+    if report.outcomes:
+        emit(text(report, fmt), path)
+        for note in notes(report) if fmt == "csv" else ():
+            click.echo(f"perfmodel: note: {note}", err=True)
+    for reason in report.left:
+        click.echo(f"perfmodel: not measured: {reason}", err=True)
+    if report.left:
+        click.get_current_context().exit(1)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from perfmodel.commands._options import emit
+
+if TYPE_CHECKING:
+    from perfmodel.validate.ncu_work import Profile
 
 PICTURES = (".png", ".svg")
 
@@ -20,6 +24,11 @@ def run(export: str, gpu: str | None, dark: bool, fmt: str, path: str | None) ->
         The GPU that was profiled.
     path : str, optional
         ``.png`` or ``.svg`` writes the picture beside the table; any other name the table itself.
+
+    Raises
+    ------
+    UsageError
+        Without ``gpu``; after the table, when a picture was asked for and no kernel has a place on it.
     """
     from perfmodel.base.errors import UsageError
     from perfmodel.hwspecs.load import gpu as load
@@ -30,13 +39,20 @@ def run(export: str, gpu: str | None, dark: bool, fmt: str, path: str | None) ->
         raise UsageError("--ncu needs --gpu: the name of the GPU that was profiled, such as h100")
     found = profile(export, load(gpu))
     picture = path if path and Path(path).suffix.casefold() in PICTURES else None
-    if picture:
-        from perfmodel.reports.ncu_plot import draw
-        from perfmodel.reports.roofline_plot import save
-
-        save(draw(found, "dark" if dark else "light"), picture)
     emit(text(found, fmt), None if picture else path)
     for note in found.notes if fmt == "csv" else ():
         click.echo(f"perfmodel: note: {note}", err=True)
     if picture:
-        click.echo(f"wrote {picture}", err=True)
+        _draw(found, picture, "dark" if dark else "light")
+
+
+def _draw(found: Profile, picture: str, theme: str) -> None:
+    """Write the picture; raises UsageError where no kernel has a place on it."""
+    from perfmodel.reports.ncu_plot import draw, undrawn
+    from perfmodel.reports.roofline_plot import save
+
+    save(draw(found, theme), picture)
+    click.echo(f"wrote {picture}", err=True)
+    if count := undrawn(found):
+        kernels = "1 kernel" if count == 1 else f"{count} kernels"
+        click.echo(f"perfmodel: note: {kernels} without FLOPs or bytes: in the table alone", err=True)

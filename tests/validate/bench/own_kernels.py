@@ -78,3 +78,97 @@ def unpaged(q, k, v, table, lengths):
 def norm(x, weight):
     """Right."""
     return torch.nn.functional.rms_norm(x, (x.shape[-1],), weight, 1e-6)
+
+
+#: How often a kernel of those below was called.
+CALLS = {"n": 0}
+
+
+def _called() -> int:
+    CALLS["n"] += 1
+    return CALLS["n"]
+
+
+def wrong_every_fifth(a, b):
+    """Right four times of five."""
+    return (a @ b.t()) * (1.5 if _called() % 5 == 0 else 1)
+
+
+def wrong_at_call_40(a, b):
+    """Wrong once."""
+    return (a @ b.t()) * (1.5 if _called() == 40 else 1)
+
+
+def wrong_when_warm(a, b):
+    """Wrong from the 200th call on: while it is timed, and after it."""
+    return (a @ b.t()) * (1.5 if _called() >= 200 else 1)
+
+
+def zeroes_its_input(a, b):
+    """Right three times; then its input is gone."""
+    out = a @ b.t()
+    if _called() >= 4:
+        a.zero_()
+    return out
+
+
+def zeroes_once(a, b):
+    """One set of buffers is spoiled in the middle of timing."""
+    out = a @ b.t()
+    if _called() == 150:
+        a.zero_()
+    return out
+
+
+_KEPT: dict[tuple[int, ...], torch.Tensor] = {}
+
+
+def remembers(a, b):
+    """Works out a result once for each pair of buffers."""
+    key = (a.data_ptr(), b.data_ptr(), *a.shape)
+    if key not in _KEPT:
+        _KEPT[key] = a @ b.t()
+    return _KEPT[key].clone()
+
+
+def exits(a, b):
+    """Ends the process as if all were well."""
+    raise SystemExit(0)
+
+
+def exits_later(a, b):
+    """The same, when it is timed."""
+    if _called() >= 100:
+        raise SystemExit(0)
+    return a @ b.t()
+
+
+def fails_at_the_seventh(a, b):
+    """Raises after the first checks."""
+    if _called() >= 7:
+        raise RuntimeError("an illegal memory access was encountered")
+    return a @ b.t()
+
+
+def fails_when_timed(a, b):
+    """Raises while it is timed."""
+    if _called() >= 100:
+        raise RuntimeError("an illegal memory access was encountered")
+    return a @ b.t()
+
+
+def nothing_later(a, b):
+    """Forgets to return something from the second call on."""
+    return a @ b.t() if _called() == 1 else None
+
+
+def in_fp8(a, b, scale_a, scale_b):
+    """Right: an 8-bit product worked out in fp32."""
+    return (a.float() @ b.float().t() * scale_a * scale_b).to(torch.bfloat16)
+
+
+def interrupted(a, b):
+    """Ctrl-C at the second shape."""
+    if len(a) == 9:
+        raise KeyboardInterrupt
+    return a @ b.t()

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from perfmodel.base.errors import UsageError
+from perfmodel.hwspecs import detect, kept, processor
 from perfmodel.reports.own_text import text
-from perfmodel.validate.bench import own_kernel, own_run
+from perfmodel.validate.bench import own_check, own_expect, own_kernel, own_run
 from perfmodel.validate.bench.case import WrongResult, check
 from perfmodel.validate.bench.own_ops import OPS, OwnOp
 from perfmodel.validate.bench.store import Store
@@ -49,7 +50,7 @@ def test_the_library_is_right_by_float64(op: OwnOp, fmt: str) -> None:
     case = own_kernel.kernel_case(lambda *args: None, "theirs", op, sizes, fmt, "cpu")
     theirs = replace(case, run=op.theirs)
     assert 0 <= check(theirs, theirs.make()) <= theirs.allowed
-    assert own_kernel.inspect(theirs, op, sizes, "cpu") == 0
+    own_check.inspect(theirs, op, sizes)
 
 
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
@@ -96,6 +97,7 @@ def test_shapes_and_formats_are_those_asked_for() -> None:
     report = own_run.run(kernel("norm"), "norm", own, sizes, fmt="fp32", device="cpu", threads=1, budget=0.01)
     assert [o.sizes["rows"] for o in report.outcomes] == [1, 2, 3]
     assert report.fmt == "fp32"
+    assert own_kernel.shapes(own, ["ROWS=5,Columns=7"]) == [{"rows": 5, "columns": 7}]
     assert own_kernel.shapes(own, ["rows=5"]) == [{"rows": 5, "columns": own.defaults[0]["columns"]}]
 
 
@@ -106,6 +108,46 @@ def test_what_does_not_fit_the_memory_is_said() -> None:
     report = own_run.run(kernel("norm"), "norm", own, sizes, device="cpu", threads=1, budget=0.01)
     assert len(report.outcomes) == 1
     assert "needs 4398.05 GB" in report.left[0]
+
+
+@pytest.mark.parametrize(("name", "fmt"), [("in_fp8", "fp8"), ("matmul", "fp16")])
+def test_a_format_without_a_unit_is_timed_without_a_roofline(name: str, fmt: str) -> None:
+    """Where the device's spec has no rate of a format, the kernel is timed, and why nothing is predicted is said."""
+    if detect.cpu().supports(fmt):
+        pytest.skip(f"this processor has a unit for {fmt}")
+    report = run(name, "gemm", fmt=fmt)
+    rows = json.loads(text(report, "json"))["rows"]
+    assert rows[0]["who"] == name
+    assert not {"predicted", "roofline"} & {row["who"] for row in rows}
+    assert any(note.endswith("it has fp32, fp64, bf16, int8") or "; it has fp32" in note for note in report.notes)
+
+
+# ---- whose ceilings
+
+
+def _keep_processor(threads: int, bandwidth: str) -> None:
+    """Keep a spec of this processor as if it had been measured by so many threads."""
+    data = kept.raw(detect.detected_cpu())
+    data["machine"], data["title"] = processor.machine(), f"this one by {threads}"
+    data["compute"] = {**data["compute"], "sms": {"value": threads, "source": "a test"}}
+    data["memory"]["hbm"]["bandwidth"] = {"value": bandwidth, "source": "a test"}
+    kept.write(f"this-{threads}t", data)
+
+
+def test_ceilings_are_those_of_the_threads_that_run() -> None:
+    """The roofline is the one measured by as many threads; where there is none, it is said whose it is."""
+    _keep_processor(1, "10 GB/s")
+    one = own_expect.expectation("cpu", "torch-cpu", 1)
+    assert one.spec is not None
+    assert one.spec.bandwidth == 10e9
+    assert "--calibrate` fits this machine" in one.words
+    two = own_expect.expectation("cpu", "torch-cpu", 2)
+    assert two.spec is not None
+    assert two.spec.bandwidth != 10e9
+    assert "`perfmodel validate --threads 2` measures 2 threads; what was measured is this one by 1)" in two.words
+    _keep_processor(2, "17 GB/s")
+    assert own_expect.expectation("cpu", "torch-cpu", 2).spec.bandwidth == 17e9  # type: ignore[union-attr]
+    assert own_expect.expectation("cpu", "torch-cpu", 1).spec.bandwidth == 10e9  # type: ignore[union-attr]
 
 
 # ---- wrong kernels
@@ -121,14 +163,28 @@ def test_what_does_not_fit_the_memory_is_said() -> None:
         ("other_type", "gemm", r"type torch.float32; it must return .*shape \[16, 64\] and type torch.bfloat16"),
         ("other_shape", "gemm", r"shape \[64, 16\]"),
         ("nothing", "gemm", "returns a NoneType"),
+        ("nothing_later", "gemm", "returns a NoneType"),
         ("fails", "gemm", "raises RuntimeError: no kernel image is available"),
+        ("fails_at_the_seventh", "gemm", "fails_at_the_seventh raises RuntimeError: an illegal memory access"),
+        ("fails_when_timed", "gemm", "fails_when_timed raises RuntimeError: an illegal memory access"),
+        ("exits", "gemm", "exits raises SystemExit: 0"),
+        ("exits_later", "gemm", "exits_later raises SystemExit: 0"),
+        ("wrong_every_fifth", "gemm", "16 of 16 rows are wrong.*a wrong kernel is not timed"),
+        ("wrong_at_call_40", "gemm", "16 of 16 rows are wrong.*a wrong kernel is not timed"),
+        ("wrong_when_warm", "gemm", "16 of 16 rows are wrong.*seen after timing: its times are not kept"),
+        ("zeroes_its_input", "gemm", "changes its argument 1"),
+        ("zeroes_once", "gemm", "changes its argument 1.*seen after timing: its times are not kept"),
+        ("remembers", "gemm", "16 of 16 rows are wrong.*seen after timing: its times are not kept"),
         ("unpaged", "decode", "wrong result: relative error"),
     ],
 )
 def test_a_wrong_kernel_is_refused(name: str, op: str, says: str) -> None:
-    """Nothing wrong is timed: the message has the error measured, and the exit code is 1."""
+    """No time of a kernel is kept that is wrong at once, later, or after timing: the message has the error measured,
+    and the exit code is 1."""
+    own_kernels = kernel(name).__globals__
+    own_kernels["CALLS"]["n"] = 0
     with pytest.raises(WrongResult, match=says) as caught:
-        run(name, op)
+        run(name, op, budget=0.3)
     assert caught.value.exit_code == 1
     with Store() as store:
         assert not store.results(store.runs()[0])
@@ -184,8 +240,9 @@ def test_a_module_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("op", "shape", "says"),
     [
-        ("gemm", "m=0", "'m=0'; gemm has m=1,n=4096,k=4096, each from 1 to"),
-        ("gemm", "rows=4", "gemm has m=1,n=4096,k=4096"),
+        ("gemm", "m=0", "'m=0'; the sizes of gemm are m, n, k, each from 1 to"),
+        ("gemm", "rows=4", "'rows=4'; the sizes of gemm are m, n, k, .* such as m=1,n=4096,k=4096"),
+        ("gemm", "m=1,M=2", "'m=1,M=2' has m twice"),
         ("gemm", "m=1e3", "each from 1"),
         ("prefill", "heads=6,kv_heads=4", "heads=6 is no multiple of kv_heads=4"),
         ("gemm", " ".join(["m=1"] * 65), "65 shapes; at most 64"),

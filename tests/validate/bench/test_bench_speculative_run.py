@@ -12,7 +12,6 @@ from perfmodel.reports import bench_text
 from perfmodel.reports.speculated_text import text
 from perfmodel.validate.bench import ceilings_cpu, runner, speculative_run
 from perfmodel.validate.bench.case import Case
-from perfmodel.validate.bench.interrupt import Interrupted
 from perfmodel.validate.bench.operators import gemm
 from perfmodel.validate.bench.session import session
 from perfmodel.validate.bench.speculation_report import Outcome, Speculated
@@ -132,7 +131,7 @@ def test_an_interrupt_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytes
         return whole(model, layers, gamma, **more)
 
     monkeypatch.setattr(speculative_run, "run_pair", stopped)
-    with pytest.raises(Interrupted, match=r"interrupted: 1 finished draft length is kept in run 1 of .*\.sqlite"):
+    with pytest.raises(KeyboardInterrupt, match=r"interrupted: 1 finished draft length is kept in run 1 of .*\.sqlite"):
         speculative_run.run(device="cpu", seconds=2)
     with Store() as store:
         assert [r.shape["gamma"] for r in store.results(store.run(1))] == [1]
