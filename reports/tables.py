@@ -83,6 +83,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_terminal() -> bool:
+    """Whether stdout is one; a closed one is not."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
 def render(
     rows: Iterable[Row], columns: Sequence[Column], fmt: str = "table", title: str = "", notes: Sequence[str] = (),
     terminal: bool | None = None,
@@ -114,7 +119,7 @@ def render(
     if fmt == "md":
         return _markdown(listed, columns, title, notes)
     if fmt == "table":
-        return _table(listed, columns, title, notes, sys.stdout.isatty() if terminal is None else terminal)
+        return _table(listed, columns, title, notes, _is_terminal() if terminal is None else terminal)
     raise UsageError(f"unknown format {fmt[:40]!r}; choose one of {', '.join(FORMATS)}")
 
 
