@@ -14,7 +14,8 @@ from perfmodel.hwspecs.schema import Gpu
 from perfmodel.roofline.calibrated.kernel import Kernel, Regime
 from perfmodel.roofline.efficiency_file import Fit, as_fit
 
-#: One file an engine, written by ``tools/cpu_shares.py`` from a run under ``recorded``.
+#: One file an engine, written by ``tools/cpu_shares.py`` from a recorded run with one thread. Shares by several threads
+#: depend on how much of the memory's bandwidth others leave: ten minutes later they were off by half.
 DATA = Path(__file__).parent / "data" / "efficiency_cpu"
 ENGINE = "torch-cpu"
 #: On another processor an interval is so much wider, in logarithms, and at least so wide either way; wider still where

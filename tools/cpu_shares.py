@@ -1,9 +1,9 @@
-"""Write the shares of its ceilings that torch reaches on a processor, from a recorded run.
+"""Write the shares of its ceilings that torch reaches on a processor, from a recorded run with one thread.
 
     perfmodel validate --device cpu --threads 1 --suite full --calibrate -o FOLDER/suite.json     (and device.yaml)
-    python tools/cpu_shares.py [FOLDER]
+    python tools/cpu_shares.py
 
-FOLDER is by default the newest one under validate/recorded whose name begins with ``cpu-``. The result is
+Reads the newest folder under validate/recorded whose name begins with ``cpu-`` and has ``-1t-`` in it. The result is
 ``roofline/data/efficiency_cpu/torch-cpu.yaml``; the same folder gives the same file.
 """
 
@@ -34,11 +34,14 @@ def content(folder: Path) -> dict[str, object]:
     return {"recorded_on": place, "call": f"{call * 1e9:.4g} ns", "fit": {**fit, "machine": ""}}
 
 
+def newest(threads: int = 1) -> Path:
+    """The newest recorded run of a processor by so many threads."""
+    return max(RECORDED.glob(f"cpu-*-{threads}t-*"), key=lambda path: path.name[-10:])
+
+
 def main() -> int:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else sorted(RECORDED.glob("cpu-*"))[-1]
     path = ROOT / "roofline/data/efficiency_cpu/torch-cpu.yaml"
-    path.parent.mkdir(exist_ok=True)
-    text = yaml.safe_dump(content(folder.resolve()), sort_keys=False, allow_unicode=True, width=120)
+    text = yaml.safe_dump(content(newest()), sort_keys=False, allow_unicode=True, width=120)
     path.write_text(HEAD + text, encoding="utf-8")
     return 0
 
