@@ -54,7 +54,7 @@ def paged_decode(
     -------
     Output, shaped and typed like q, and lse [sequences, q_len, heads] in float32: ln(sum over seen keys of exp(score)),
     with the sink's exp(sink) in the sum where there is one. A row that sees no key (lengths below q_len) has output 0
-    and lse -inf (with a sink: the sink).
+    and lse -inf (with a sink: the sink); one that sees a score of NaN or inf has NaN in both, however many pieces.
 
     Raises
     ------
@@ -65,8 +65,10 @@ def paged_decode(
     -----
     out = sum_j exp(x_j - lse) v_j with x_j = scale * q . k_j, accumulated in FP32; weights are rounded to the dtype of
     v (FP8: to fp16) before they multiply it. Query i of a sequence sees keys up to length - q_len + i. The heads of a
-    key head and the q_len tokens share each key that is read. A length beyond the table's capacity is not checked.
-    Nothing is read on the host, so it can be captured. Method: split keys and merge, as in
+    key head and the q_len tokens share each key that is read. On a GPU nothing is read on the host, so that it can
+    be captured: a length below 0 or beyond the table's capacity, or the number of a page that the cache does not have
+    among those a length needs (a window makes no difference), is not noticed there, and the result undefined: memory of
+    others is read. On the CPU these are refused. Method: split keys and merge, as in
     https://pytorch.org/blog/flash-decoding.
     """
     scores = Scores(scale, window, softcap, sinks)

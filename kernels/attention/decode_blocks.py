@@ -153,7 +153,7 @@ def store_piece(
     if PARTIAL:
         first *= n_splits
         rows = rows * n_splits + split
-        keep = valid & (total > 0.0)
+        keep = valid & (total != 0.0)
     at = rows[:, None] * D + tl.arange(0, D)[None, :]
     tl.store(out_ptr + first * D + at, (out * factor).to(out_ptr.dtype.element_ty), mask=keep[:, None])
     tl.store(lse_ptr + first + rows, lse, mask=valid)

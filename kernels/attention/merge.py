@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -16,7 +18,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 HEAD_DIMS = (64, 128, 256, 512)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pieces"])
 def merge_kernel(
     partial_ptr, lse_ptr, out_ptr, merged_ptr, pieces,
     D: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -63,7 +65,8 @@ def merge_attention(
 
     Returns
     -------
-    Output [..., head_dim] and lse [...] in float32. A row without a key in any piece has output 0 and lse -inf.
+    Output [..., head_dim] and lse [...] in float32. A row without a key in any piece has output 0 and lse -inf,
+    one with an lse of NaN or inf has NaN in both.
 
     Raises
     ------
@@ -105,9 +108,9 @@ def merge_attention(
 
 def merge_reference(partial: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """What `merge_attention` returns, computed by plain torch in float64."""
-    mass = lse.double()
+    mass = torch.where(torch.isposinf(lse), math.nan, lse.double())
     merged = torch.logsumexp(mass, -1)
-    some = torch.isfinite(mass)
+    some = ~torch.isneginf(mass)
     weights = torch.where(some, torch.exp(mass - torch.where(torch.isneginf(merged), 0.0, merged)[..., None]), 0.0)
     values = torch.where(some[..., None], partial.double(), 0.0)
     return (weights[..., None] * values).sum(-2), merged

@@ -77,7 +77,8 @@ def mla_decode(
     Returns
     -------
     Output [sequences, q_len, heads, 512], typed like q, still to be multiplied with the value up-projection, and lse
-    [sequences, q_len, heads] in float32. A row that sees no token has output 0 and lse -inf.
+    [sequences, q_len, heads] in float32. A row that sees no token has output 0 and lse -inf, one that
+    sees a score of NaN or inf has NaN in both.
 
     Raises
     ------
@@ -88,8 +89,9 @@ def mla_decode(
     -----
     out = sum_j exp(x_j - lse) c_j with x_j = scale * q . [c_j, r_j], c the latent and r the rotary columns, accumulated
     in FP32; weights are rounded to the dtype of the cache (FP8: to fp16) before they multiply it. Query i of a sequence
-    sees tokens up to length - q_len + i. All heads and q_len tokens share each vector that is read. A length beyond the
-    table's capacity is not checked. Method: DeepSeek-V2, https://arxiv.org/abs/2405.04434 (section 2.1).
+    sees tokens up to length - q_len + i. All heads and q_len tokens share each vector that is read. On the CPU,
+    lengths and page numbers out of range are refused; on a GPU they are not looked at, and what lies elsewhere is read.
+    Method: DeepSeek-V2, https://arxiv.org/abs/2405.04434 (section 2.1).
     """
     fp8 = latents.cache.dtype == FP8
     _check(q, latents, scale, fp8)
@@ -117,7 +119,7 @@ def _check(q: torch.Tensor, latents: Latents, scale: float, fp8: bool) -> None:
     shape = [None, None, LATENT + ROPE]
     check_tensor("latents.cache", latents.cache, shape, [q.dtype, FP8], like=q, contiguous=False)
     check_pages("latents.cache", latents.cache)
-    check_places("latents", latents.table, latents.lengths, q)
+    check_places("latents", latents.table, latents.lengths, q, *latents.cache.shape[:2])
     check_fp8_scale("latents.scale", latents.scale, fp8, q)
     require(0 < scale < math.inf, f"scale is {scale}, a number above 0 is needed")
 

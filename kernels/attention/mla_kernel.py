@@ -58,7 +58,7 @@ def _attend(
     return peak, total, even, odd
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_splits", "table_stride"])
 def mla_kernel(
     q_ptr, cache_ptr, table_ptr, lengths_ptr, kv_scale_ptr, out_ptr, lse_ptr,
     scale, q_len, n_splits, table_stride, page_stride, slot_stride,

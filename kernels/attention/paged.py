@@ -75,7 +75,7 @@ def _attend(
     return peak, total, even, odd
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_splits", "table_stride"])
 def paged_kernel(
     q_ptr, k_ptr, v_ptr, table_ptr, lengths_ptr, tree_ptr, sinks_ptr, k_scale_ptr, v_scale_ptr, out_ptr, lse_ptr,
     scale, cap, window, q_len, row_blocks, n_splits, table_stride, page_stride, slot_stride, head_stride,

@@ -60,13 +60,29 @@ def check_pages(name: str, cache: torch.Tensor) -> None:
     require(cache.shape[0] > 0, f"{name} has 0 pages, at least 1 is needed; one that no sequence uses will do")
 
 
-def check_places(name: str, table: torch.Tensor, lengths: torch.Tensor, q: torch.Tensor) -> None:
-    """Check where the sequences of q lie in their cache; `name` is what holds table and lengths."""
+def check_places(name: str, table: torch.Tensor, lengths: torch.Tensor, q: torch.Tensor, pages: int, page: int) -> None:
+    """Check where the sequences of q lie in their cache; `name` is what holds table and lengths.
+
+    pages, page: how many pages the cache has, and the tokens of each. On the CPU lengths and the page numbers that they
+    need are looked at; on a GPU that would wait for it.
+    """
     require(q[:1].numel() <= MOST, f"q has {q[:1].numel()} numbers a sequence, up to 2^31 - 1 are supported; split it")
     require(q.shape[0] < 65536, f"q has {q.shape[0]} sequences, at most 65535 are supported")
     check_tensor(f"{name}.table", table, [q.shape[0], None], [torch.int32], like=q, align=4)
     check_tensor(f"{name}.lengths", lengths, [q.shape[0]], [torch.int32], like=q, align=4)
     require(table.shape[1] > 0, f"{name}.table has no column")
+    if table.device.type == "cpu":
+        _check_pages_of(name, table, lengths, pages, page)
+
+
+def _check_pages_of(name: str, table: torch.Tensor, lengths: torch.Tensor, pages: int, page: int) -> None:
+    """Check that lengths fit the table, and that the pages they need are in the cache."""
+    room = table.shape[1] * page
+    for (i,) in ((lengths < 0) | (lengths > room)).nonzero()[:1].tolist():
+        check_range(f"{name}.lengths[{i}]", int(lengths[i]), 0, room)
+    needed = torch.arange(table.shape[1]) * page < lengths[:, None]
+    for i, j in (needed & ((table < 0) | (table >= pages))).nonzero()[:1].tolist():
+        check_range(f"{name}.table[{i}, {j}]", int(table[i, j]), 0, pages - 1)
 
 
 def check_fp8_scale(name: str, scale: torch.Tensor | None, fp8: bool, like: torch.Tensor, heads: int = 1) -> None:
@@ -190,7 +206,7 @@ def _check(q: torch.Tensor, cache: Paged, scores: Scores) -> None:
     check_pages("cache.k", cache.k)
     alike = cache.k.stride() == cache.v.stride()
     require(alike, f"cache.v has strides {cache.v.stride()}, those of cache.k, {cache.k.stride()}, are needed")
-    check_places("cache", cache.table, cache.lengths, q)
+    check_places("cache", cache.table, cache.lengths, q, cache.k.shape[0], cache.page)
     check_fp8_scale("cache.k_scale", cache.k_scale, cache.fp8, q, kv_heads)
     check_fp8_scale("cache.v_scale", cache.v_scale, cache.fp8, q, kv_heads)
     if cache.k_scale is not None and cache.v_scale is not None:

@@ -35,6 +35,7 @@ def softmax_attention(
     if scores.sinks is not None:
         counted = torch.cat([x, scores.sinks.to(x.dtype)[None, :, None].expand(x.shape[0], -1, 1)], 2)
     lse = torch.logsumexp(counted, 2)
+    lse = torch.where(torch.isposinf(lse), math.nan, lse)
     weights = torch.exp(x - torch.where(torch.isneginf(lse), 0.0, lse)[:, :, None])
     return torch.einsum("qhk,khd->qhd", weights, v.repeat_interleave(group, 1)), lse
 

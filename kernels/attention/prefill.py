@@ -32,8 +32,9 @@ class Packed:
     """Where sequences of different lengths lie in packed tensors.
 
     starts_q, starts_k: [sequences + 1] int32, cumulative lengths from 0 to the total number of tokens, on the device.
-    max_q, max_k: the longest length, as plain ints, so that nothing is read back from the device; one that is too
-    small leaves rows unwritten.
+    max_q, max_k: the longest length or more, as plain ints, so that nothing is read back from the device. On the CPU
+    all are checked against the tensors. On a GPU they are not: a max_q that is too small leaves rows unwritten, a max_k
+    that is too small changes the speed alone, and starts out of range read and write elsewhere.
     """
 
     starts_q: torch.Tensor
@@ -100,7 +101,7 @@ def prefill_attention(
     -------
     Output, shaped and typed like q, and lse in float32: [sequences, heads, queries], or [heads, total queries]:
     ln(sum over seen keys of exp(score)), with the sink's exp(sink) in the sum where there is one. A row that sees no
-    key has output 0 and lse -inf (with a sink: the sink).
+    key has output 0 and lse -inf (with a sink: the sink); one that sees a score of NaN or inf has NaN in both.
 
     Raises
     ------
@@ -118,7 +119,7 @@ def prefill_attention(
     sizes = _sizes(q, k, v, packed)
     check_scores(q, Scores(scale, window, softcap, sinks))
     results = _outputs((q, k, v), sizes, out, packed is not None)
-    seen = window if window is not None and window < sizes.keys else None
+    seen = window if window is not None and window < k.shape[-3] else None
     options = _Options(causal, Scores(scale, seen, softcap, sinks))
     if config is None:
         config = select(
@@ -202,7 +203,20 @@ def _sizes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed | N
     check_tensor("starts_k", packed.starts_k, packed.starts_q.shape, [torch.int32], like=q, align=4)
     check_range("max_q", packed.max_q, 0, q.shape[0])
     check_range("max_k", packed.max_k, 0, k.shape[0])
+    if q.device.type == "cpu":
+        _check_starts("q", packed.starts_q, packed.max_q, q.shape[0])
+        _check_starts("k", packed.starts_k, packed.max_k, k.shape[0])
     return _Sizes(packed.starts_q.numel() - 1, heads, kv_heads, head_dim, packed.max_q, packed.max_k)
+
+
+def _check_starts(of: str, starts: torch.Tensor, most: int, tokens: int) -> None:
+    """Check the starts of packed sequences, and that none is longer than the longest."""
+    rising = starts[0] == 0 and bool((starts.diff() >= 0).all()) and starts[-1] <= tokens
+    require(
+        bool(rising), f"starts_{of} is {starts.tolist()}, from 0 up to at most the {tokens} tokens of {of} is needed"
+    )
+    longest = int(starts.diff().max()) if starts.numel() > 1 else 0
+    require(most >= longest, f"max_{of} is {most}, the longest sequence of {of} has {longest} tokens")
 
 
 def _check_layout(name: str, tensor: torch.Tensor) -> None:
@@ -284,5 +298,6 @@ def _reference_one(
         sink = sinks.to(scores.dtype)[:, None, None].expand(-1, q.shape[0], 1)
         counted = torch.cat([scores, sink], 2)
     lse = torch.logsumexp(counted, 2)
+    lse = torch.where(torch.isposinf(lse), math.nan, lse)
     weights = torch.where(torch.isneginf(lse)[:, :, None], 0.0, torch.exp(scores - lse[:, :, None]))
     return torch.einsum("hqk,khd->qhd", weights, v.repeat_interleave(group, 1)), lse

@@ -28,7 +28,11 @@ def _sweep(
     return peak, total, acc
 
 
-@triton.jit(do_not_specialize=["queries", "keys", "window", "tiles", "pairs", "section", "heads", "group"])
+@triton.jit(
+    do_not_specialize=[
+        "queries", "keys", "window", "tiles", "pairs", "section", "heads", "group", "l_batch", "l_head",
+    ]
+)  # fmt: skip
 def prefill_tma_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, sinks, starts_q, starts_k, scale, cap, window,
     queries, keys, tiles, pairs, section, heads, group,

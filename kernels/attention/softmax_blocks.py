@@ -4,7 +4,7 @@ Scores are kept in units of log2: the softmax scale comes multiplied with log2(e
 scaling and subtracting the peak are one fused multiply-add. A row's state is its peak (the largest score seen, never
 below `FLOOR`), its total (the sum of exp2(score - peak)) and its accumulator (the weighted sum of values), in FP32.
 Hidden scores are -inf and the peak is finite, so a hidden key weighs exactly nothing and a row without keys ends with
-total 0, which `finish` turns into output 0 and log-sum-exp -inf.
+total 0, which `finish` turns into output 0 and log-sum-exp -inf. A score of NaN or inf makes the total NaN for good.
 
 Query i of a sequence stands at position i + keys - queries: the mask is aligned to the bottom right, as in
 FlashAttention 2 and later. Method: Dao, "FlashAttention-2", https://arxiv.org/abs/2307.08691 (Algorithm 1).
@@ -129,7 +129,7 @@ def gather(acc, rescale, weights, values):
 
 @triton.jit
 def finish(peak, total, acc):
-    """Output rows and their natural log-sum-exp; a row without keys is 0 and -inf."""
-    some = total > 0.0
+    """Output rows and their natural log-sum-exp; a row without keys is 0 and -inf, one whose total is NaN both NaN."""
+    some = total != 0.0
     lse = tl.where(some, (peak + tl.log2(tl.where(some, total, 1.0))) * LN2, -float("inf"))
     return acc / tl.where(some, total, 1.0)[:, None], lse

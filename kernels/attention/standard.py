@@ -24,6 +24,8 @@ SCORE_DTYPES = (*DTYPES, torch.float32)
 ROW_MULTIPLE = 16
 """Elements that the rows of the score matrix are padded to a multiple of."""
 
+PAD = tl.constexpr(ROW_MULTIPLE)
+
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
@@ -83,7 +85,7 @@ def _softmax_kernel(
         peak = tl.maximum(tl.max(x, 1), -1.0e38)
         weights = tl.exp2((x - peak[:, None]) * LOG2E)
         total = tl.sum(weights, 1)
-        weights = weights / tl.where(total > 0.0, total, 1.0)[:, None]
+        weights = weights / tl.where(total != 0.0, total, 1.0)[:, None]
         tl.store(base + local[None, :], weights.to(s_ptr.dtype.element_ty), mask=inside)
     else:
         peaks = tl.full((ROWS, BLOCK), -1.0e38, tl.float32)
@@ -95,7 +97,7 @@ def _softmax_kernel(
             peaks = higher
         peak = tl.max(peaks, 1)
         total = tl.sum(totals * tl.exp2((peaks - peak[:, None]) * LOG2E), 1)
-        share = 1.0 / tl.where(total > 0.0, total, 1.0)
+        share = 1.0 / tl.where(total != 0.0, total, 1.0)
         for n in range(0, s_row, BLOCK):
             inside = here & (n + local < s_row)[None, :]
             x = _scores_at(base, n + local, inside, seen)
@@ -115,16 +117,27 @@ def _values_kernel(
     batch, head = (pair // heads).to(tl.int64), pair % heads
     m, n, across = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, D)
     here = (row + m < queries)[:, None]
-    p_tile = p_ptr + (pair.to(tl.int64) * queries + row) * p_row + (m[:, None].to(tl.int64) * p_row + n[None, :])
-    v_tile = v_ptr + batch * v_batch + head // group * v_head + (n[:, None] * v_row + across[None, :])
+    p_base = p_ptr + (pair.to(tl.int64) * queries + row) * p_row
+    v_base = v_ptr + batch * v_batch + head // group * v_head
+    p_tile = p_base + (m[:, None].to(tl.int64) * p_row + n[None, :])
+    v_tile = v_base + (n[:, None] * v_row + across[None, :])
     acc = tl.zeros((BLOCK_M, D), tl.float32)
-    for i in range(0, tl.maximum(tl.cdiv(keys, BLOCK_N), 1)):
-        left = keys - i * BLOCK_N
-        p = tl.load(p_tile, mask=here & (i * BLOCK_N + n < p_row)[None, :], other=0.0)
-        v = tl.load(v_tile, mask=(n < left)[:, None], other=0.0)
+    whole = keys // PAD * PAD
+    for i in range(0, tl.cdiv(whole, BLOCK_N)):
+        held = i * BLOCK_N + n < whole
+        p = tl.load(p_tile, mask=here & held[None, :], other=0.0)
+        v = tl.load(v_tile, mask=held[:, None], other=0.0)
         acc = tl.dot(p.to(v.dtype), v, acc)
         p_tile += BLOCK_N
         v_tile += tl.cast(BLOCK_N, tl.int64) * v_row
+    if whole < keys:  # the row's last keys; the padding after them may hold anything
+        last = tl.arange(0, PAD)
+        held = whole + last < keys
+        p_tail = p_base + whole + (m[:, None].to(tl.int64) * p_row + last[None, :])
+        v_tail = v_base + tl.cast(whole, tl.int64) * v_row + (last[:, None] * v_row + across[None, :])
+        p = tl.load(p_tail, mask=here & held[None, :], other=0.0)
+        v = tl.load(v_tail, mask=held[:, None], other=0.0)
+        acc = tl.dot(p.to(v.dtype), v, acc)
     o_base = out_ptr + batch * o_batch + head * o_head + tl.cast(row, tl.int64) * o_row
     tl.store(o_base + m[:, None] * o_row + across[None, :], acc.to(out_ptr.dtype.element_ty), mask=here)
 
@@ -172,7 +185,8 @@ def attention_softmax(scores: torch.Tensor, *, causal: bool = True, config: Conf
     """Replace each row of the scores by its softmax, and return them: [sequences, heads, queries, keys].
 
     scores: as `attention_scores` returns them; float16, bfloat16 or float32; computed in FP32. causal: query i sees
-    keys up to i + keys - queries; hidden keys become 0, and so does a row that sees none.
+    keys up to i + keys - queries; hidden keys become 0, and so does a row that sees none; a row that sees
+    NaN or inf becomes NaN, its padding too.
     A row of up to 16384 elements is read once and written once, a longer one read twice.
     Raises KernelInputError for arguments that do not fit.
     """
@@ -258,10 +272,17 @@ def _check_scores(scores: torch.Tensor) -> None:
     row = scores.stride(2)
     wanted = (heads * queries * row, queries * row, row, 1)
     held = all(a == b or n < 2 for a, b, n in zip(scores.stride(), wanted, scores.shape, strict=True))
+    past = scores.storage_offset() + math.prod(scores.shape[:3]) * row  # the padding of the last row is written too
     require(
         scores.numel() == 0 or (held and row >= scores.shape[3] and row % ROW_MULTIPLE == 0),
         f"scores have strides {scores.stride()}; rows one after the other, a multiple of {ROW_MULTIPLE} long, are "
         "needed: pass what attention_scores returns",
+    )
+    room = scores.untyped_storage().nbytes() // scores.element_size()
+    require(
+        scores.numel() == 0 or past <= room,
+        f"scores have rows of {row} elements, {scores.shape[3]} of them keys, but the last row's padding is not theirs "
+        f"(the storage ends {past - room} elements before it does): pass what attention_scores returns",
     )
 
 

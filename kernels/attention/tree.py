@@ -49,7 +49,8 @@ def tree_attention(
     Returns
     -------
     Output, shaped and typed like q, and lse [sequences, nodes, heads] in float32, as of `paged_decode`. A node that
-    sees nothing (an empty mask and nothing before the tree) has output 0 and lse -inf.
+    sees nothing (an empty mask and nothing before the tree) has output 0 and lse -inf; one that sees a score of NaN or
+    inf has NaN in both.
 
     Raises
     ------

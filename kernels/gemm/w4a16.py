@@ -60,7 +60,7 @@ def _add_products(
     return acc
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit(do_not_specialize=["M", "per_split"])
 def _w4a16_kernel(
     x,
     words,

@@ -25,7 +25,7 @@ def _at(values, steps, step):
     return tl.sum(tl.where(steps == step, values, 0), 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["G", "TARGET_ROWS"])
 def _scan_kernel(
     target, draft, tops, sums, drafted, lengths, uniforms, temperature, tokens, accepted, rows, moments, excluded,
     count, V, G, SPLITS, TARGET_ROWS, DRAFT: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_S: tl.constexpr,

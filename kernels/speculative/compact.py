@@ -22,7 +22,7 @@ def _rows_of(table, request, position, live, PAGE, MOST_PAGES):
     return page.to(tl.int64) * PAGE + position % PAGE
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["MOST_PAGES"])
 def _compact_kernel(
     keys, values, table, prefixes, path, accepted, LAYER_ROWS, MOST_PAGES, PAGE, DEPTH, WIDTH, VALUES: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr,

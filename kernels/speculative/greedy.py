@@ -13,7 +13,7 @@ from .rows import check_chain, new_ints
 from .sampling import scan_options
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["STEPS"])
 def _argmax_kernel(logits, tops, places, lengths, V, SPLITS, STEPS, RAGGED: tl.constexpr, BLOCK_V: tl.constexpr):
     """Largest logit of one block of one row, and its first place."""
     row = tl.program_id(0)
@@ -40,7 +40,7 @@ def _choices(tops, places, row, live, SPLITS, BLOCK_S: tl.constexpr):
     return tl.min(tl.where(maxima == tl.max(maxima, 1)[:, None], place, 2147483647), 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["G"])
 def _match_kernel(
     tops, places, drafted, lengths, tokens, accepted, G, SPLITS, BLOCK_G: tl.constexpr, BLOCK_S: tl.constexpr
 ):

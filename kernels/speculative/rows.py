@@ -29,7 +29,7 @@ def _scale(temperature, request):
     return 1.4426950408889634 / tl.maximum(tl.load(temperature + request), 1e-5)  # COLDEST
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["TARGET_ROWS", "T_STEPS", "D_STEPS"])
 def _block_kernel(
     target, draft, tops, sums, temperature, lengths, V, SPLITS, TARGET_ROWS, T_STEPS, D_STEPS,
     RAGGED: tl.constexpr, BLOCK_V: tl.constexpr,

@@ -114,7 +114,7 @@ def _pick(weights, goal, BLOCK: tl.constexpr):
     return chosen, tl.sum(tl.where(index < chosen, weights, 0.0), 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["WIDTH"])
 def _select_kernel(
     target, draft, rows, moments, excluded, count, temperature, masses, uniforms, column, tokens, V, K, SPLITS, WIDTH,
     DRAFT: tl.constexpr, EXCLUDE: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_S: tl.constexpr,

@@ -39,7 +39,7 @@ def _children(node_tokens, parents, request, NODES, BLOCK_N: tl.constexpr):
     return node, token, parent
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["TARGET_ROWS"])
 def _rounds_kernel(
     target, draft, tops, sums, node_tokens, parents, uniforms, temperature, tokens, path, accepted, rows, moments, V,
     NODES, DEPTH, SPLITS, TARGET_ROWS, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr,

@@ -34,7 +34,7 @@ def _read_kernel(x, out, n, BLOCK: tl.constexpr, DEPTH: tl.constexpr):
     total = tl.zeros((BLOCK,), tl.float32)
     for start in tl.range(program * BLOCK, n, stride, num_stages=DEPTH):
         at = start + tl.arange(0, BLOCK)
-        total += tl.load(x + at, mask=at < n, other=0.0, cache_modifier=".cg", eviction_policy="evict_first")
+        total += tl.load(x + at, mask=at < n, other=0.0, eviction_policy="evict_first")
     tl.store(out + tl.program_id(0), tl.sum(total, 0))
 
 

@@ -48,7 +48,7 @@ def _rms_norm_kernel(
             squares += value * value
         scale = tl.rsqrt(tl.sum(squares, 0) / H + eps)
         source = total if RESIDUAL else x
-        for start in range(0, H, BLOCK_H):  # a thread reads the sums that it wrote itself
+        for start in range(0, H, BLOCK_H):  # other threads may have written the sums: those of the squares wait for all
             mask = start + column < H
             value = tl.load(source + base + start + column, mask=mask, other=0.0).to(tl.float32)
             gain = tl.load(weight + start + column, mask=mask, other=0.0).to(tl.float32)

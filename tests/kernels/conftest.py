@@ -1,6 +1,7 @@
 """Kernels are tested twice: in Triton's interpreter on CPU tensors, and on a GPU where there is one."""
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -36,6 +37,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip("kernels are interpreted in this run; pytest -m gpu runs them on the GPU")
     elif item.get_closest_marker("interpreter") and not interpreted():
         pytest.skip("kernels are compiled in this run; without -m gpu they are interpreted")
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """End a worker process whose GPU answers no more: all its later tests would fail, and xdist begins another."""
+    if item.get_closest_marker("gpu") and "PYTEST_XDIST_WORKER" in os.environ:
+        import torch
+
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            print(f"{item.nodeid}: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
 
 
 @pytest.fixture(

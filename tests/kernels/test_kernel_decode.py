@@ -9,12 +9,14 @@ import torch
 import triton
 import triton.language as tl
 from allocations import guarded_allocations
-from decode_data import BF16, FP16, Problem, blocks, decode_is_right, problem
+from decode_data import BF16, FP16, Problem, blocks, decode_is_right, latent_problem, problem
 from numeric import assert_close, guarded, poisoned, random
 
 from perfmodel.kernels.attention.decode import decode_reference, paged_decode
 from perfmodel.kernels.attention.decode_blocks import place_rows
+from perfmodel.kernels.attention.mla import mla_decode
 from perfmodel.kernels.attention.paged_launch import Paged
+from perfmodel.kernels.attention.tree import tree_attention
 from perfmodel.kernels.checks import KernelInputError
 from perfmodel.kernels.device import assume, interpreted
 
@@ -65,6 +67,14 @@ def test_rows_without_a_key_are_zero(device: str) -> None:
 def test_a_window_hides_what_lies_before_it(device: str, window: int) -> None:
     """Each query sees the last `window` keys up to its own, wherever the window begins in a block."""
     decode_is_right(problem(device, (63, 150), q_len=3), window=window, splits=2, config=blocks())
+
+
+@pytest.mark.parametrize("q_len", [1, 2])
+def test_a_window_that_begins_on_the_last_key_of_a_block(device: str, q_len: int) -> None:
+    """Key 63, the last of a block of 32 or 64, is the first that the first query sees, and is not lost."""
+    for config in (blocks(), blocks(n=64)):
+        given = problem(device, (200,), q_len=q_len, page=32)
+        decode_is_right(given, window=201 - q_len - 63, config=config)
 
 
 @pytest.mark.parametrize("splits", [1, 3])
@@ -209,3 +219,42 @@ def test_the_architecture_chooses_the_pieces(device: str, monkeypatch: pytest.Mo
             paged_decode(given.q, given.cache, **options)  # type: ignore[arg-type]
     # 14 table columns of 16 tokens are 4 blocks of 64; two thread blocks on each multiprocessor.
     assert asked == [(2, 8, 4), (2, 16, 4), (2, 16, 1), (2, 16, 1)]
+
+
+@pytest.mark.interpreter
+@pytest.mark.skipif(not interpreted(), reason="tables on a GPU are not looked at")
+@pytest.mark.parametrize(
+    ("part", "at", "value", "message"),
+    [
+        ("lengths", (1,), 49, r"lengths\[1\] is 49, 0 to 48 is supported"),
+        ("lengths", (0,), -1, r"lengths\[0\] is -1, 0 to 48 is supported"),
+        ("table", (1, 1), 6, r"table\[1, 1\] is 6, 0 to 5 is supported"),
+        ("table", (0, 0), -1, r"table\[0, 0\] is -1, 0 to 5 is supported"),
+    ],
+)
+def test_places_outside_the_cache_are_named_on_the_cpu(
+    part: str, at: tuple[int, ...], value: int, message: str
+) -> None:
+    """A length beyond the table's room and a page that the cache has not are refused, in decode, trees and MLA."""
+    given, (q, latents) = problem("cpu", (20, 20)), latent_problem("cpu", (20, 20), heads=2)
+    for cache in (given.cache, latents):
+        getattr(cache, part)[at] = value
+    masks = torch.ones(2, 1, dtype=torch.int64)
+    with pytest.raises(KernelInputError, match="cache." + message):
+        paged_decode(given.q, given.cache)
+    with pytest.raises(KernelInputError, match="cache." + message):
+        tree_attention(given.q, given.cache, masks)
+    with pytest.raises(KernelInputError, match="latents." + message):
+        mla_decode(q, latents, 0.05)
+
+
+@pytest.mark.interpreter
+@pytest.mark.skipif(not interpreted(), reason="tables on a GPU are not looked at")
+def test_page_numbers_that_no_length_needs_may_be_anything() -> None:
+    """Columns after a sequence's last page are not looked at; one that its length reaches is."""
+    given = problem("cpu", (32, 20))
+    given.cache.table[:, 2:] = -1
+    decode_is_right(given, config=blocks())
+    given.cache.lengths[0] = 33
+    with pytest.raises(KernelInputError, match=r"cache.table\[0, 2\] is -1"):
+        paged_decode(given.q, given.cache, config=blocks())

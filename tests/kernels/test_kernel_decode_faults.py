@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import triton
 import triton.language as tl
-from decode_data import BF16, FP8, FP8_TOLERANCE, Problem, blocks, compare, decode_is_right, problem
+from decode_data import BF16, FP8, FP8_TOLERANCE, Problem, blocks, compare, decode_is_right, latent_problem, problem
+from faulty import faulty
+from numeric import BAND, guarded
+from triton.runtime import interpreter
 
-from perfmodel.kernels.attention import paged
+from perfmodel.kernels.attention import mla_kernel, paged, paged_launch
 from perfmodel.kernels.attention.decode import paged_decode
 from perfmodel.kernels.attention.merge import merge_attention
+from perfmodel.kernels.attention.mla import mla_decode
 from perfmodel.kernels.attention.softmax_blocks import start
 from perfmodel.kernels.device import interpreted
 
@@ -140,3 +146,63 @@ def test_a_merge_without_weights_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("perfmodel.kernels.attention.paged_launch.merge_attention", average)
     with pytest.raises(AssertionError, match=CAUGHT):
         decode_is_right(given, splits=3, config=blocks())
+
+
+WINDOW_FAULTS = [("keys - q_len + 1 - window, 0", f"keys - q_len + {n} - window, 0") for n in (2, 33)]
+
+
+@pytest.mark.parametrize("fault", WINDOW_FAULTS, ids=["one", "a block"])
+def test_a_window_begun_too_late_is_caught(
+    fault: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a window begins on the last key of a block, the first block that is read must not be the next."""
+    given = problem("cpu", (200,), page=32)
+    decode_is_right(given, window=137, config=blocks())
+    monkeypatch.setattr(paged_launch, "paged_kernel", faulty(paged, fault, tmp_path).paged_kernel)
+    with pytest.raises(AssertionError, match=CAUGHT):
+        decode_is_right(given, window=137, config=blocks())
+
+
+@triton.jit
+def unmasked_lookup(table, token, hi, PAGE: tl.constexpr, BLOCK_N: tl.constexpr):
+    if PAGE % BLOCK_N == 0:
+        return tl.load(table + token // PAGE)
+    else:
+        return tl.load(table + (token + tl.arange(0, BLOCK_N)) // PAGE)
+
+
+def in_full_tables(page: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decode, of tokens and of latents, with tables that the lengths fill; what is read of the band after each."""
+    read: list[int] = []
+    builder = interpreter.interpreter_builder
+    load = builder.create_masked_load
+
+    def watched(pointers, mask, *rest):  # type: ignore[no-untyped-def]
+        where = pointers.data[mask.data].astype(np.uint64)
+        read.extend(int(at) for at in where[(where >= after) & (where < after + BAND)])
+        return load(pointers, mask, *rest)
+
+    for kind in ("tokens", "latents"):
+        given = problem("cpu", (64, 128), page=page) if kind == "tokens" else latent_problem("cpu", (128,), page=page)
+        cache = given.cache if isinstance(given, Problem) else given[1]
+        table = guarded(cache.table[:, : 128 // page])
+        after = table.tensor.data_ptr() + table.tensor.numel() * 4
+        full = replace(cache, table=table.tensor)
+        with monkeypatch.context() as patch:
+            patch.setattr(builder, "create_masked_load", watched)
+            if isinstance(given, Problem):
+                decode_is_right(Problem(given.q, full), splits=2, config=blocks())
+            else:
+                mla_decode(given[0], full, 0.05, splits=2, config=blocks(TWO_LOOPS=True))
+        assert not read, f"{kind}: {len(read)} page numbers were read after the table"
+
+
+@pytest.mark.parametrize("page", [16, 64])
+def test_nothing_after_the_table_is_read(page: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look-up a block ahead stops at the end of a sequence, where the table may end too."""
+    in_full_tables(page, monkeypatch)
+    for module, kind in ((paged, "tokens"), (mla_kernel, "latents")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "lookup", unmasked_lookup)
+            with pytest.raises(AssertionError, match=f"{kind}: .* page numbers were read after the table"):
+                in_full_tables(page, monkeypatch)

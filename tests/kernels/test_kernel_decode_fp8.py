@@ -120,6 +120,7 @@ def run_ptx(text: str, words: Words) -> tuple[Words, Words]:
     return held["$0"], held["$1"]
 
 
+@pytest.mark.interpreter
 @pytest.mark.parametrize("bits", [False, True])
 def test_the_ptx_of_gpus_does_the_same(bits: bool) -> None:
     """The PTX that replaces the Triton code on a GPU, run by an interpreter of its instructions, for every pair."""

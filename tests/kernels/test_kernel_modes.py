@@ -62,3 +62,31 @@ def test_modes(tmp_path, cuda, arguments, expected) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path / "suite", env=env)
     for line in expected:
         assert line in done.stdout, done.stdout + done.stderr
+
+
+def test_a_worker_whose_gpu_answers_no_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a test on a GPU the device is asked; an error ends the worker process, and only a worker's."""
+    import importlib.util
+    from types import SimpleNamespace
+
+    import torch
+
+    spec = importlib.util.spec_from_file_location("kernels_conftest", Path(__file__).with_name("conftest.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    conftest = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(conftest)
+
+    def lost() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    ended: list[int] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lost)
+    monkeypatch.setattr(os, "_exit", ended.append)
+    item = SimpleNamespace(nodeid="a test", get_closest_marker=lambda name: name == "gpu")
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    conftest.pytest_runtest_teardown(item)
+    assert ended == []
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
+    conftest.pytest_runtest_teardown(item)
+    assert ended == [1]

@@ -110,6 +110,22 @@ def test_packed_with_everything(device: str, path: str) -> None:
     assert_close(out[1], exact[1], tolerance=1e-5)
 
 
+@pytest.mark.parametrize("path", ["pointer", "tma"])
+@pytest.mark.parametrize("most", [1, 20])
+def test_a_window_holds_whatever_max_k_says(device: str, most: int, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window is kept with a max_k too small to need it, which only a GPU does not notice."""
+    needs(device, path)
+    monkeypatch.setattr("perfmodel.kernels.attention.prefill._check_starts", lambda *_: None)
+    given = problem(device, BF16, (1, 1), 64, [(20, 20), (9, 20)], packed=True)
+    assert given.packed is not None
+    wrong = Packed(given.packed.starts_q, given.packed.starts_k, 20, most)
+    three = (given.q.tensor, given.k.tensor, given.v.tensor)
+    out, lse = prefill_attention(*three, packed=wrong, window=2, config=small(path))
+    right, mass = prefill_reference(*three, packed=given.packed, window=2)
+    assert_close(out, right)
+    assert_close(lse, mass)
+
+
 @pytest.mark.filterwarnings("ignore:All-NaN slice")
 @pytest.mark.parametrize("path", ["pointer", "tma"])
 @pytest.mark.parametrize("packed", [True, False])

@@ -3,13 +3,13 @@ only what is written takes room."""
 
 from __future__ import annotations
 
-import importlib.util
-import mmap
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from far_memory import sparse
+from faulty import faulty
 from numeric import assert_close, random, starts
 from prefill_problems import small
 
@@ -52,19 +52,6 @@ class Far:
         right, mass = prefill_reference(*(x.contiguous() for x in given), packed=self.packed)
         assert_close(self.out, right)
         assert_close(self.lse, mass)
-
-
-def sparse(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of zeros, of which only the pages that are written take room.
-
-    2^31 elements lie before it: offsets that wrapped around in 32 bits end there, not in memory of others.
-    """
-    before = 2**31
-    size = before + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + 4 * D
-    no_reserve = 0x4000  # MAP_NORESERVE of Linux, which the module does not name
-    memory = mmap.mmap(-1, size * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve)
-    memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype).as_strided(shape, strides, before)
 
 
 def far(layout: str, lengths: tuple[int, ...] = ()) -> Far:
@@ -112,13 +99,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault[1])
 def test_a_missing_cast_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: tuple[str, str]) -> None:
     """The pointer kernel without one of its casts reads or writes elsewhere, and fails the same comparison."""
-    source = Path(prefill_pointer.__file__).read_text()
-    assert source.count(fault[0]) == 1
-    faulty = tmp_path / "faulty.py"
-    faulty.write_text(source.replace(*fault).replace("from .", f"from {prefill_pointer.__package__}."))
-    spec = importlib.util.spec_from_file_location("faulty", faulty)
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
+    loaded = faulty(prefill_pointer, fault, tmp_path)
     given = far("tokens", (370, 30)) if FAULTS[fault] == "packed" else far(FAULTS[fault])
     monkeypatch.setattr(module, "prefill_pointer_kernel", loaded.prefill_pointer_kernel)
     with pytest.raises(AssertionError):

@@ -72,6 +72,11 @@ REFUSED_PACKED = {
     "starts_k is on meta, the others are on cpu": {"starts_k": P.starts_k.to("meta")},
     "max_q is 6, 0 to 5 is supported": {"max_q": 6},
     "max_k is -1, 0 to 7 is supported": {"max_k": -1},
+    "max_q is 2, the longest sequence of q has 3 tokens": {"max_q": 2},
+    "max_k is 3, the longest sequence of k has 4 tokens": {"max_k": 3},
+    r"starts_q is \[0, 2, 6\], from 0 up to at most the 5 tokens of q is needed": {"starts_q": starts([2, 4])},
+    r"starts_k is \[0, 4, 3\], from 0 up to": {"starts_k": torch.tensor([0, 4, 3], dtype=torch.int32)},
+    r"starts_k is \[1, 3, 7\], from 0 up to": {"starts_k": torch.tensor([1, 3, 7], dtype=torch.int32)},
 }
 
 

@@ -130,6 +130,28 @@ def test_values(device: str) -> None:
     held.check()
 
 
+@pytest.mark.parametrize("dtype", [FP16, FP32])
+@pytest.mark.parametrize("keys", [17, 90])
+def test_padding_of_weights_may_be_nan(device: str, keys: int, dtype: torch.dtype) -> None:
+    """What lies in the padding of P's rows does not matter, within a block and in one past the last key."""
+    p, v = random(1, 2, 40, 128, dtype=dtype, device=device), random(1, keys, 1, 64, dtype=FP16, device=device, seed=1)
+    p[..., keys:] = math.nan
+    exact = torch.einsum("bhqk,bkd->bqhd", p[..., :keys].half().double(), v[:, :, 0].double())
+    assert_close(attention_values(p[..., :keys], v, config=Config({"BLOCK_M": 32, "BLOCK_N": 32}, 4, 2)), exact)
+
+
+def test_a_last_row_without_its_padding_is_refused(device: str) -> None:
+    """The padding of the last row is written: where the storage ends before it, nothing is launched."""
+    strides = (64, 64, 32, 1)
+    short, whole = (torch.zeros(n, dtype=FP32, device=device) for n in (52, 64))
+    for refused in (short.as_strided((1, 1, 2, 20), strides), whole.as_strided((1, 1, 2, 20), strides, 4)):
+        with pytest.raises(KernelInputError, match=r"padding is not theirs \(the storage ends (12|4) "):
+            attention_softmax(refused)
+    done = attention_softmax(whole.as_strided((1, 1, 2, 20), strides), causal=False)
+    assert_close(done, torch.full((1, 1, 2, 20), 1 / 20, dtype=torch.float64))
+    assert float(whole.sum()) == pytest.approx(2)
+
+
 @pytest.mark.parametrize("shape", [(0, 5, 2, 64), (2, 0, 2, 64)])
 def test_nothing_to_do(device: str, shape: tuple[int, ...]) -> None:
     """No sequences or no queries: an empty result, and no launch."""

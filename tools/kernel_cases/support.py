@@ -20,6 +20,7 @@ from perfmodel.kernels.table import Config
 TOKENS, PAGES, PAGE = 512, 1024, 16
 BF16, FP32, INT8, FP8 = torch.bfloat16, torch.float32, torch.int8, torch.float8_e4m3fn
 WIDE = {"load_v4": True}
+AT_ONCE = Config({"BLOCK": 4096, "per_sm": 4}, num_warps=8, num_stages=1)
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -119,7 +120,8 @@ def loops(arch: str) -> list[Case]:
     cases = [
         case("support_copy", arch, "fp32", lambda: ceilings.copy(vector, vector), WIDE),
         case("support_triad", arch, "fp32", lambda: ceilings.triad(vector, vector, 3.0, vector), WIDE),
-        case("support_read", arch, "fp32", lambda: ceilings.read_sum(vector), {}),
+        case("support_read", arch, "fp32", lambda: ceilings.read_sum(vector), {"cp_async16": True}),
+        case("support_read", arch, "fp32, not pipelined", lambda: ceilings.read_sum(vector, AT_ONCE), WIDE),
         case("support_cached_read", arch, "fp32", lambda: ceilings.cached_read_sum(meta(2**22), 10), WIDE),
         case("support_exp2", arch, "fp32", lambda: ceilings.exp2_loop(meta(1024), 1000), {"ex2": True}),
         case("support_fma", arch, "fp32", lambda: ceilings.fma_loop(meta(4096), 1000), {}),
