@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from perfmodel.base.errors import PerfmodelError
 from perfmodel.base.text import printable
+from perfmodel.hwspecs import kept
 from perfmodel.hwspecs.load import gpu as load_gpu
 from perfmodel.hwspecs.load import system as load_system
 from perfmodel.validate.fit_data import MATH
@@ -107,9 +108,14 @@ def _elsewhere(table: Operators, row: Row, numbers: dict[str, int]) -> str:
     return ""
 
 
-@functools.lru_cache(maxsize=1024)
 def canonical(name: str) -> str | None:
     """Our name of a table's GPU; ``None`` for one that is not known."""
+    return _canonical(name, tuple(kept.names()))
+
+
+@functools.lru_cache(maxsize=1024)
+def _canonical(name: str, measured_here: tuple[str, ...]) -> str | None:
+    """The same, as long as no other device is measured here."""
     try:
         return load_gpu(name).name
     except PerfmodelError:

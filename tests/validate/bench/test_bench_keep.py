@@ -167,3 +167,14 @@ def test_the_machine_is_described() -> None:
         assert used == cpus[:1]
         assert machine.processors() == cpus[:1]
     assert machine.processors() == cpus
+
+
+def test_a_table_of_a_device_that_was_just_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that was unknown is known once the device is measured, in the same process."""
+    from perfmodel.validate.operator_rows import canonical
+
+    monkeypatch.setenv("PERFMODEL_DATA", str(tmp_path))
+    data = keep.measured("cpu", FOUND, 1)
+    assert canonical(data["name"]) is None
+    keep.keep_spec(data, "torch-cpu")
+    assert canonical(data["name"]) == data["name"]
