@@ -1,9 +1,10 @@
 """Bits for each tensor of a model under a byte budget, by how much each tensor minds.
 
-The error that is minimised is ``sum of sensitivity x weights x relative rounding error``. Without measured errors the
-sensitivities follow an order that a textbook chapter gives (section 4.6): the attention output first, then Q, K and V,
-then the FFN's up projections, its down projection and the embedding last; early layers before late ones. An order has
-no numbers: here each step of it halves, and the first layer counts twice as much as the last.
+The error that is minimised is ``sum of sensitivity x weights x relative rounding error``, or with measured errors their
+sum, each matrix counting alike. Without measured errors the sensitivities follow an order that a textbook chapter gives
+(section 4.6): the attention output first, then Q, K and V, then the FFN's up projections, its down projection and the
+embedding last; early layers before late ones. An order has no numbers: here each step of it halves, and the first layer
+counts twice as much as the last.
 """
 
 from __future__ import annotations
