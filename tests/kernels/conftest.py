@@ -44,6 +44,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and "PYTEST_XDIST_WORKER" in os.environ:
         import torch
 
+        if not torch.cuda.is_initialized():  # nothing ran on a GPU: it was skipped
+            return
         try:
             torch.cuda.synchronize()
         except RuntimeError as error:
