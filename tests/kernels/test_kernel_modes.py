@@ -88,5 +88,9 @@ def test_a_worker_whose_gpu_answers_no_more_ends(monkeypatch: pytest.MonkeyPatch
     conftest.pytest_runtest_teardown(item)
     assert ended == []
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    conftest.pytest_runtest_teardown(item)
+    assert ended == []  # nothing ran on a GPU
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     conftest.pytest_runtest_teardown(item)
     assert ended == [1]
