@@ -77,6 +77,17 @@ def check_range(name: str, value: int, low: int, high: int) -> None:
     require(low <= value <= high, f"{name} is {value}, {low} to {high} is supported")
 
 
+SMALLEST, LARGEST = 2.0**-120, 2.0**120
+"""Limits of numbers that kernels are given: they and small multiples of them are normal float32 numbers."""
+
+
+def check_number(name: str, value: float, *, other: str = "") -> None:
+    """Check a positive number that a kernel takes as float32: SMALLEST to LARGEST; `other`, what else would do."""
+    shown = f"an integer of {value.bit_length()} bits" if isinstance(value, int) and abs(value) > 2**64 else value
+    limits = f"a number above 0{other} is needed, from 2^-120 to 2^120"
+    require(SMALLEST <= value <= LARGEST, f"{name} is {shown}, {limits}")
+
+
 def check_written(name: str, tensor: torch.Tensor) -> None:
     """Check that no two elements of a tensor that is written lie in one place, as they do once it is expanded."""
     held = sorted((stride, n) for stride, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1)

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from perfmodel.kernels.checks import MOST, check_apart, check_range, check_tensor, require
 from perfmodel.kernels.entry import entry
-from perfmodel.kernels.table import Config, select
+from perfmodel.kernels.table import Config, configured
 
 from .softmax_blocks import FLOOR, LOG2E, finish, weigh
 
@@ -98,8 +98,10 @@ def merge_attention(
     check_range("the number of rows", rows, 0, MOST)
     if rows == 0:
         return merged, mass
-    if config is None:
-        config = select("attention_merge", partial, head_dim=head_dim, pieces=pieces)
+    config = configured("attention_merge", partial, config, head_dim=head_dim, pieces=pieces)
+    columns = config.meta["BLOCK_D"]
+    fits = isinstance(columns, int) and head_dim % columns == 0
+    require(fits, f"config.meta['BLOCK_D'] is {columns}, a divisor of head_dim, {head_dim}, is needed")
     merge_kernel[(rows, head_dim // int(config.meta["BLOCK_D"]))](
         partial, lse, merged, mass, pieces, D=head_dim, **config.options()
     )

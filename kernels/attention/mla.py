@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from perfmodel.kernels.checks import check_tensor, require
+from perfmodel.kernels.checks import check_number, check_tensor
 from perfmodel.kernels.device import interpreted, target
 from perfmodel.kernels.entry import entry
-from perfmodel.kernels.table import Config, select
+from perfmodel.kernels.table import Config, configured
 
 from .mla_kernel import mla_kernel
 from .paged_launch import (
@@ -101,8 +101,7 @@ def mla_decode(
     if q.numel() == 0:
         return results
     sequences, q_len, heads, _ = q.shape
-    if config is None:
-        config = select("attention_mla", q, rows=q_len * heads, page=page, fp8=int(fp8))
+    config = configured("attention_mla", q, config, least=16, rows=q_len * heads, page=page, fp8=int(fp8))
     meta, row_blocks, splits = launch_plan(q, config, q_len * heads, sequences, seen, splits)
     parts = partials(*results, splits)
     cache = latents.cache.view(torch.int16) if fp8 else latents.cache
@@ -121,7 +120,7 @@ def _check(q: torch.Tensor, latents: Latents, scale: float, fp8: bool) -> None:
     check_pages("latents.cache", latents.cache)
     check_places("latents", latents.table, latents.lengths, q, *latents.cache.shape[:2])
     check_fp8_scale("latents.scale", latents.scale, fp8, q)
-    require(0 < scale < math.inf, f"scale is {scale}, a number above 0 is needed")
+    check_number("scale", scale)
 
 
 def mla_reference(

@@ -9,7 +9,7 @@ import torch
 
 from perfmodel.kernels.checks import MOST, check_apart, check_range, check_tensor, require
 from perfmodel.kernels.device import interpreted, target
-from perfmodel.kernels.table import Config, select
+from perfmodel.kernels.table import Config, configured
 
 from .merge import merge_attention
 from .paged import paged_kernel
@@ -177,8 +177,10 @@ def attend_paged(
     sequences, q_len, heads, head_dim = q.shape
     kv_heads = cache.k.shape[2]
     group = heads // kv_heads
-    if config is None:
-        config = select(kernel, q, rows=q_len * group, head_dim=head_dim, page=cache.page, fp8=int(cache.fp8))
+    config = configured(
+        kernel, q, config, least=16, limits={"maxnreg": (32, 255)}, rows=q_len * group, head_dim=head_dim,
+        page=cache.page, fp8=int(cache.fp8),
+    )  # fmt: skip
     if scores.window is not None:
         seen = min(seen, scores.window + q_len - 1)
     meta, row_blocks, splits = launch_plan(q, config, q_len * group, sequences * kv_heads, seen, splits)

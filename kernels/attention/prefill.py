@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 
 from perfmodel.kernels.checks import check_apart, check_range, check_tensor, require
-from perfmodel.kernels.device import prepare_descriptors
+from perfmodel.kernels.device import has_tma, prepare_descriptors
 from perfmodel.kernels.entry import entry
-from perfmodel.kernels.table import Config, select
+from perfmodel.kernels.table import Config, configured
 
 from .prefill_pointer import prefill_pointer_kernel
 from .prefill_tma import prefill_tma_kernel
@@ -93,7 +93,7 @@ def prefill_attention(
     sinks : [heads], a score per head that joins the denominator and weighs nothing (gpt-oss).
     packed : where the sequences of packed tensors begin.
     warp_specialized : loads and products in warps of their own, where the table has a row for it (sm_90 and
-        sm_100, head_dim 64 and 128, not packed; ValueError elsewhere).
+        sm_100, head_dim 64 and 128, not packed; refused elsewhere).
     out : tensors to write instead of new ones; contiguous, as returned, apart from the others.
     config : launch configuration instead of the table's.
 
@@ -107,8 +107,6 @@ def prefill_attention(
     ------
     KernelInputError
         Naming the argument that does not fit.
-    ValueError
-        Where the table has no configuration.
 
     Notes
     -----
@@ -121,18 +119,16 @@ def prefill_attention(
     results = _outputs((q, k, v), sizes, out, packed is not None)
     seen = window if window is not None and window < k.shape[-3] else None
     options = _Options(causal, Scores(scale, seen, softcap, sinks))
-    if config is None:
-        config = select(
-            "attention_prefill",
-            q,
-            head_dim=sizes.head_dim,
-            queries=sizes.queries,
-            keys=sizes.keys,
-            packed=int(packed is not None),
-            windowed=int(seen is not None),
-            capped=int(softcap is not None),
-            specialized=int(warp_specialized),
-        )
+    tma, plain = has_tma(q), packed is None
+    able = not warp_specialized or config is not None or (tma and sizes.head_dim <= 128 and plain)
+    needs = "sm_90 or sm_100, head_dim 64 or 128 and sequences that are not packed"
+    require(able, f"warp_specialized is True, which needs {needs}; leave it False")
+    config = configured(
+        "attention_prefill", q, config, least=16, head_dim=sizes.head_dim, queries=sizes.queries, keys=sizes.keys,
+        packed=int(not plain), windowed=int(seen is not None), capped=int(softcap is not None),
+        specialized=int(warp_specialized),
+    )  # fmt: skip
+    require(tma or not config.meta["tma"], "config.meta['tma'] is True, which needs sm_90 or later")
     if q.numel() and sizes.queries:
         _launch((q, k, v), results, sizes, options, packed, config)
     return results

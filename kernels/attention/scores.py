@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from perfmodel.kernels.checks import check_tensor, require
+from perfmodel.kernels.checks import check_number, check_tensor, require
 
 HEAD_DIMS = (64, 128, 256)
 DTYPES = (torch.float16, torch.bfloat16)
@@ -51,9 +51,11 @@ def check_heads(heads: int, kv_heads: int, of: str, name: str = "q") -> None:
 def check_scores(q: torch.Tensor, scores: Scores) -> None:
     """Check scale, window, softcap and sinks, q being [..., heads, head_dim] with a head_dim above 0."""
     scale, window, cap = scores.factor(q.shape[-1]), scores.window, scores.softcap
-    require(0 < scale < math.inf, f"scale is {scale}, a number above 0 is needed")
+    check_number("scale", scale)
     require(window is None or window >= 1, f"window is {window}, at least 1 is needed (a query sees its own key)")
     require(window is None or window <= LONGEST, f"window is {window}, up to 2^30 is supported; pass None to see all")
-    require(cap is None or 0 < cap < math.inf, f"softcap is {cap}, a number above 0 or None is needed")
+    if cap is not None:
+        check_number("softcap", cap, other=" or None")
+        check_number("scale / softcap", scale / cap)
     if scores.sinks is not None:
         check_tensor("sinks", scores.sinks, [q.shape[-2]], [torch.float32, *DTYPES], like=q, align=4)

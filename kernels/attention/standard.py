@@ -13,9 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
-from perfmodel.kernels.checks import check_range, check_tensor, require
+from perfmodel.kernels.checks import check_number, check_range, check_tensor, require
 from perfmodel.kernels.entry import entry
-from perfmodel.kernels.table import Config, select
+from perfmodel.kernels.table import Config, configured
 
 from .prefill import WIDEST, prefill_reference
 from .scores import DTYPES, LONGEST, Scores, check_head_dim, check_heads
@@ -154,21 +154,20 @@ def attention_scores(
     """scale * Q K^T of every head, written to memory: [sequences, heads, queries, keys], nothing masked.
 
     q [sequences, queries, heads, head_dim], k [sequences, keys, kv_heads, head_dim]: float16 or bfloat16, contiguous;
-    heads a multiple of kv_heads; head_dim 64, 128 or 256; up to 2^30 queries and keys. scale: 1 / sqrt(head_dim) unless
-    given. dtype: of the scores, that of q unless given, or float32. The result is a view whose rows lie a multiple of
-    16 elements apart.
+    heads a multiple of kv_heads; head_dim 64, 128 or 256; up to 2^30 queries and keys. scale: above 0, and 1 /
+    sqrt(head_dim) unless given. dtype: of the scores, that of q unless given, or float32. The result is a view whose
+    rows lie a multiple of 16 elements apart.
     Raises KernelInputError for arguments that do not fit.
     """
     _check_pair(q, k, "k")
     kind = q.dtype if dtype is None else dtype
     require(kind in SCORE_DTYPES, f"dtype is {kind}; scores are float16, bfloat16 or float32")
     factor = Scores(scale).factor(q.shape[3])
-    require(math.isfinite(factor), f"scale is {factor}, a finite number is needed")
+    check_number("scale", factor)
     sequences, queries, heads, head_dim = q.shape
     keys, row = k.shape[1], -(-k.shape[1] // ROW_MULTIPLE) * ROW_MULTIPLE
     scores = torch.empty((sequences, heads, queries, row), dtype=kind, device=q.device)[..., :keys]
-    if config is None:
-        config = select("attention_standard_scores", q, head_dim=head_dim, queries=queries, keys=keys)
+    config = configured("attention_standard_scores", q, config, least=16, head_dim=head_dim, queries=queries, keys=keys)
     across, down = int(config.meta["BLOCK_N"]), int(config.meta["BLOCK_M"])
     programs = sequences * heads * -(-queries // down) * -(-keys // across)
     require(programs < 2**31, f"{programs} tiles of scores are more than 2^31 - 1 programs; split q")
@@ -193,8 +192,9 @@ def attention_softmax(scores: torch.Tensor, *, causal: bool = True, config: Conf
     _check_scores(scores)
     queries, keys, row = scores.shape[2], scores.shape[3], scores.stride(2)
     count = scores.shape[0] * scores.shape[1] * queries
-    if config is None:
-        config = select("attention_standard_softmax", scores, keys=keys)
+    config = configured("attention_standard_softmax", scores, config, keys=keys)
+    tile = int(config.meta["ROWS"]) * int(config.meta["BLOCK"])
+    require(tile <= 2**20, f"the configuration's ROWS x BLOCK are {tile}, up to 2^20 are supported")
     programs = -(-count // int(config.meta["ROWS"]))
     require(programs < 2**31, f"{count} rows of scores need more than 2^31 - 1 programs; split q")
     if programs and keys:
@@ -219,8 +219,7 @@ def attention_values(p: torch.Tensor, v: torch.Tensor, *, config: Config | None 
     check_heads(heads, kv_heads, "v", "p")
     check_range("the numbers of all heads (heads x head_dim)", heads * head_dim, 0, WIDEST)
     out = torch.empty((sequences, queries, heads, head_dim), dtype=v.dtype, device=v.device)
-    if config is None:
-        config = select("attention_standard_values", v, head_dim=head_dim, queries=queries, keys=keys)
+    config = configured("attention_standard_values", v, config, least=16, head_dim=head_dim, queries=queries, keys=keys)
     programs = sequences * heads * -(-queries // int(config.meta["BLOCK_M"]))
     require(programs < 2**31, f"{programs} tiles of queries are more than 2^31 - 1 programs; split q")
     if programs and not keys:

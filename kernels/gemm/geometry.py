@@ -6,7 +6,6 @@ import math
 
 import torch
 
-from perfmodel.kernels.checks import check_range, require
 from perfmodel.kernels.device import has_tma, target
 from perfmodel.kernels.table import Config
 
@@ -27,23 +26,11 @@ def constants(config: Config, **defaults: int | bool) -> dict[str, int | str | b
     return {**upper, "num_warps": config.num_warps, "num_stages": config.num_stages}
 
 
-def check_config(config: Config, *blocks: str) -> None:
-    """Check a configuration that was not taken from a table, whose tiles have these sides: KernelInputError."""
-    for name in blocks:
-        _check_power(f"config.meta[{name!r}]", config.meta.get(name), 16, 256)
-    _check_power("config.num_warps", config.num_warps, 1, 32)
-    limits = {"GROUP_M": (1, 1024), "splits": (0, MOST_SPLITS), "per_sm": (1, 32)}
-    for name, (low, high) in limits.items():
-        if name in config.meta:
-            value = config.meta[name]
-            fits = isinstance(value, int) and low <= value <= high
-            require(fits, f"config.meta[{name!r}] is {value!r}, {low} to {high} is supported")
-    check_range("config.num_stages", config.num_stages, 1, 16)
-
-
-def _check_power(name: str, value: object, low: int, high: int) -> None:
-    fits = isinstance(value, int) and low <= value <= high and value & (value - 1) == 0
-    require(fits, f"{name} is {value!r}, a power of two from {low} to {high} is needed")
+CONFIG_LIMITS = {
+    **{f"BLOCK_{axis}": (16, 256) for axis in "MNK"}, "GROUP_M": (1, 1024), "splits": (0, MOST_SPLITS),
+    "per_sm": (1, 32),
+}  # fmt: skip
+"""Limits of a configuration that is given by hand (`table.check_given`)."""
 
 
 def ceil_div(a: int, b: int) -> int:

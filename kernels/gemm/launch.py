@@ -10,9 +10,9 @@ import triton.language as tl
 
 from perfmodel.kernels.checks import check_apart, check_range, check_tensor, require
 from perfmodel.kernels.device import target
-from perfmodel.kernels.table import Config, select
+from perfmodel.kernels.table import Config, check_given, select
 
-from .geometry import check_config, fill_percent, tile_count, tma_takes
+from .geometry import CONFIG_LIMITS, fill_percent, tile_count, tma_takes
 from .persistent import launch_persistent
 from .pointer import launch_pointer
 from .scales import NO_SCALES, Scales
@@ -75,7 +75,7 @@ def choose(
         align = math.gcd(a.shape[1] * a.element_size(), 16)
         config = select(kernel, a, m=m, align=align, tma=int(tma), fill=fill, **more)
     else:
-        check_config(config, "BLOCK_M", "BLOCK_N", "BLOCK_K")
+        check_given(kernel, config, limits=CONFIG_LIMITS)
         require(
             tma or not config.meta.get("tma"),
             f"the configuration loads by TMA, which needs sm_90 or later and rows of a multiple of 16 bytes; "

@@ -9,12 +9,15 @@ import triton.language as tl
 from perfmodel.kernels.checks import check_apart, check_tensor, require
 from perfmodel.kernels.device import current, interpreted
 from perfmodel.kernels.entry import entry
-from perfmodel.kernels.table import Config, select
+from perfmodel.kernels.table import Config, configured
 
-from .geometry import ceil_div, check_config
+from .geometry import ceil_div
 from .tiles import row_at
 from .w4_nibbles import integers_less_zero, scale_of
 from .w4_packing import ALIGN_N, SCALE_DTYPES, TILE_K, W4Weight, check_sizes
+
+TILE_LIMIT = {"BLOCK_N": (64, ALIGN_N)}
+"""Outputs of a tile that a configuration may ask for; the layout is filled up to a multiple of the largest."""
 
 TRITON_TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
@@ -75,9 +78,7 @@ def dequantize_w4(
     check_apart("out", out, {"weight.words": weight.words, "weight.meta": weight.meta})
     if not out.numel():
         return out
-    if config is None:
-        config = select("gemm_w4a16_dequantize", weight.words)
-    check_tile(config, "BLOCK_N")
+    config = configured("gemm_w4a16_dequantize", weight.words, config, limits=TILE_LIMIT)
     grid = len(weight.words), ceil_div(weight.n, int(config.meta["BLOCK_N"]))
     with current(weight.words):
         _dequantize_w4_kernel[grid](
@@ -97,21 +98,21 @@ def weight_constants(weight: W4Weight) -> dict[str, object]:
     }
 
 
-def check_tile(config: Config, *sides: str) -> None:
-    """Check a configuration: tiles of these sides, of 64 or 128 outputs. Raises KernelInputError."""
-    check_config(config, *sides)
-    block_n = config.meta["BLOCK_N"]
-    require(block_n in (64, ALIGN_N), f"config.meta['BLOCK_N'] is {block_n}, 64 or {ALIGN_N} is needed")
-
-
 def check_weight(weight: W4Weight) -> None:
-    """Check that a weight's tensors are what its sizes say, all on one device. Raises KernelInputError."""
+    """Check that a weight's tensors are what its sizes say, all on one device. Raises KernelInputError.
+
+    That `order` holds each input once is checked on a CPU alone; on a GPU its values are not looked at.
+    """
     require(
         isinstance(weight, W4Weight), f"weight is {type(weight).__name__}, a W4Weight is needed; from_gptq makes one"
     )
     check_sizes(weight.k, weight.n, weight.group, weight.scale_dtype)
     for name, x, shape, dtype in weight.parts():
         check_tensor(name, x, shape, [dtype], like=weight.words)
+    if weight.order is not None and weight.order.device.type == "cpu":
+        inputs = torch.arange(weight.k)
+        fits = torch.equal(weight.order.sort().values, inputs)
+        require(fits, f"weight.order does not hold each of the inputs 0 to {weight.k - 1} once; from_gptq makes it")
 
 
 def dequantize_w4_reference(

@@ -47,7 +47,8 @@ class W4Weight:
     words: int16 [ceil(K/128), N', 32] with N' = N filled up to a multiple of 128. meta: int32 [groups', N'], scale and
     zero point; groups' = ceil(K/128) 128/group, or 1 for group -1. k, n: inputs and outputs. group: 32, 64, 128 or -1.
     scale_dtype: torch.float16 or torch.bfloat16. order: None, or int64 [K]: input i of the layout is input order[i] of
-    the layer (act-order). K is a multiple of 8, at most LONGEST_K; N is 0 to LONGEST_N.
+    the layer (act-order), each once (checked on a CPU, not on a GPU). K is a multiple of 8, at most LONGEST_K;
+    N is 0 to LONGEST_N.
     """
 
     words: torch.Tensor
@@ -96,7 +97,7 @@ class W4Weight:
         groups = 1 if group == -1 else tiles * (TILE_K // group)
         words = torch.empty(tiles, columns, WORDS, dtype=torch.int16, device=device)
         meta = torch.empty(groups, columns, dtype=torch.int32, device=device)
-        order = torch.empty(k, dtype=torch.int64, device=device) if reordered else None
+        order = torch.arange(k, device=device) if reordered else None
         return cls(words, meta, k, n, group, scale_dtype, order)
 
 

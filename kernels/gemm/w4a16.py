@@ -16,15 +16,15 @@ import triton.language as tl
 from perfmodel.kernels.checks import check_apart, check_range, check_tensor, require
 from perfmodel.kernels.device import target
 from perfmodel.kernels.entry import entry
-from perfmodel.kernels.table import Config, select
+from perfmodel.kernels.table import Config, configured
 
 from .dense import gemm_dense
-from .geometry import MOST_PARTIAL, MOST_SPLITS, ceil_div, constants, split_count, tile_count
+from .geometry import CONFIG_LIMITS, MOST_PARTIAL, MOST_SPLITS, ceil_div, constants, split_count, tile_count
 from .launch import MOST_ROWS
 from .pointer import merge
 from .scales import NO_SCALES
 from .tiles import part_at, row_at, split_range
-from .w4_dequantize import check_tile, check_weight, dequantize_w4, weight_constants
+from .w4_dequantize import TILE_LIMIT, check_weight, dequantize_w4, weight_constants
 from .w4_nibbles import integers_less_zero, scale_of
 from .w4_packing import TILE_K, W4Weight
 
@@ -145,9 +145,8 @@ def gemm_w4a16(
         x = x.index_select(1, weight.order)
     if config is None and m >= DENSE_FROM:
         return gemm_dense(x, dequantize_w4(weight, x.dtype), out=out)
-    if config is None:
-        config = select("gemm_w4a16", x, m=m, groups=weight.groups_a_tile)
-    check_tile(config, "BLOCK_M", "BLOCK_N")
+    limits = {name: CONFIG_LIMITS[name] for name in ("BLOCK_M", "per_sm", "splits")} | TILE_LIMIT
+    config = configured("gemm_w4a16", x, config, limits=limits, m=m, groups=weight.groups_a_tile)
     return _few_rows(x, weight, out, config)
 
 

@@ -7,9 +7,18 @@ import triton
 import triton.language as tl
 
 from perfmodel.kernels.entry import entry
-from perfmodel.kernels.table import Config, select
+from perfmodel.kernels.table import Config, configured
 
-from .rows import COLDEST, _merge, _probability, _scale, check_chain, check_drawn, launch_blocks, new_ints
+from .rows import (
+    _merge,
+    _probability,
+    _scale,
+    check_chain,
+    check_drawn,
+    launch_blocks,
+    new_ints,
+    probabilities_reference,
+)
 from .sampling import _write_plan, new_plan, sample_planned, sample_reference, scan_options
 
 
@@ -92,14 +101,16 @@ def verify_chain(
     Values on the device are not checked. B up to 65536, G 1 to 64, V 2 to 2^20. config: instead of the table's.
 
     Returns tokens, int32 [B, G + 1]: the accepted drafts, the sampled token, then -1; and int32 [B], the number of
-    accepted drafts. The sampled token is -1 where the target has no finite logit. Raises KernelInputError.
+    accepted drafts. The sampled token is -1 where all of the target's logits are -inf. A single +inf in a
+    row has probability 1. A row of the target or the draft with NaN or with several +inf has no probabilities: its
+    draft is not accepted, and its token is -1. Raises KernelInputError.
 
     Four launches, none of which waits for the host.
     """
     requests, steps, vocabulary = check_chain(target_logits, draft_tokens, draft_lengths)
     most = steps - 1
     check_drawn(target_logits, draft_logits, most, uniforms, sample_uniforms, temperature)
-    config = config or select("spec_chain", target_logits, vocabulary=vocabulary)
+    config = configured("spec_chain", target_logits, config, vocabulary=vocabulary)
     tops, sums = launch_blocks(target_logits, draft_logits, temperature, draft_lengths, config)
     tokens, accepted = new_ints(target_logits, (requests, steps), (requests,))
     plan = new_plan(requests, 1, accepted)
@@ -127,19 +138,21 @@ def verify_chain_reference(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same in float64 torch, all requests at once."""
     requests, steps, vocabulary = target_logits.shape
-    cold = temperature.double().clamp_min(COLDEST)[:, None, None]
-    p = torch.softmax(target_logits.double() / cold, dim=-1).nan_to_num(0.0)
+    p, broken = probabilities_reference(target_logits, temperature)
+    broken = broken[:, :-1]
     known = (draft_tokens >= 0) & (draft_tokens < vocabulary)
     token = torch.where(known, draft_tokens, 0).long()[..., None]
     if draft_logits is None:
         q = torch.zeros_like(p[:, :-1]).scatter_(2, token, known.double()[..., None])
     else:
-        q = torch.softmax(draft_logits.double() / cold, dim=-1).nan_to_num(0.0)
+        q, unknown = probabilities_reference(draft_logits, temperature)
+        broken = broken | unknown
     live = torch.arange(steps - 1, device=p.device) < draft_lengths.clamp(0, steps - 1)[:, None]
     keep = uniforms.double() * q.gather(2, token)[..., 0] < p[:, :-1].gather(2, token)[..., 0]
-    accepted = (keep & live & known).int().cumprod(dim=1).sum(dim=1)
+    accepted = (keep & live & known & ~broken).int().cumprod(dim=1).sum(dim=1)
     each = torch.arange(requests, device=p.device)
     last, rejected = p[each, accepted], accepted < draft_lengths.clamp(0, steps - 1)
+    last = torch.where((rejected & broken[each, accepted.clamp_max(steps - 2)])[:, None], 0.0, last)
     taken_off = torch.where(rejected[:, None], q[each, accepted.clamp_max(steps - 2)], 0.0)
     sampled = sample_reference((last - taken_off).clamp_min(0), last, sample_uniforms)
     step = torch.arange(steps, device=p.device)

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from perfmodel.kernels.checks import MOST, check_apart, check_range, check_tensor, require
 from perfmodel.kernels.entry import entry
-from perfmodel.kernels.table import Config, select
+from perfmodel.kernels.table import Config, configured
 
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -96,7 +96,7 @@ def compact_kv(
     check_tensor("accepted", accepted, (requests,), ints, like=key_cache, align=4)
     width = math.prod(key_cache.shape[3:])
     check_range("the numbers in one entry", width, 1, 2**20)
-    config = config or select("spec_compact", key_cache, depth=path.shape[1] - 1)
+    config = configured("spec_compact", key_cache, config, depth=path.shape[1] - 1)
     word = _WORDS[wide]
     keys = key_cache.view(word)
     values = keys if value_cache is None else value_cache.view(word)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from perfmodel.kernels.entry import entry
-from perfmodel.kernels.table import Config, select
+from perfmodel.kernels.table import Config, configured
 
 from .rows import check_chain, new_ints
 from .sampling import scan_options
@@ -15,7 +15,7 @@ from .sampling import scan_options
 
 @triton.jit(do_not_specialize=["STEPS"])
 def _argmax_kernel(logits, tops, places, lengths, V, SPLITS, STEPS, RAGGED: tl.constexpr, BLOCK_V: tl.constexpr):
-    """Largest logit of one block of one row, and its first place."""
+    """Largest logit of one block of one row (NaN where there is one), and its first place."""
     row = tl.program_id(0)
     split = tl.program_id(1)
     live = True
@@ -25,19 +25,23 @@ def _argmax_kernel(logits, tops, places, lengths, V, SPLITS, STEPS, RAGGED: tl.c
         columns = split * BLOCK_V + tl.arange(0, BLOCK_V)
         x = tl.load(logits + row.to(tl.int64) * V + columns, mask=columns < V, other=-float("inf")).to(tl.float32)
         top, place = tl.max(x, 0, return_indices=True)
-        tl.store(tops + row.to(tl.int64) * SPLITS + split, top)
+        broken = tl.max((x != x).to(tl.int32), 0) > 0
+        tl.store(tops + row.to(tl.int64) * SPLITS + split, tl.where(broken, float("nan"), top))
         tl.store(places + row.to(tl.int64) * SPLITS + split, split * BLOCK_V + place)
 
 
 @triton.jit
 def _choices(tops, places, row, live, SPLITS, BLOCK_S: tl.constexpr):
-    """First most likely token of each of a vector of rows."""
+    """First most likely token of each of a vector of rows; -1 for a row with NaN."""
     splits = tl.arange(0, BLOCK_S)
     mask = live[:, None] & (splits < SPLITS)[None, :]
     at = row.to(tl.int64)[:, None] * SPLITS + splits[None, :]
     maxima = tl.load(tops + at, mask=mask, other=-float("inf"))
     place = tl.load(places + at, mask=mask, other=2147483647)
-    return tl.min(tl.where(maxima == tl.max(maxima, 1)[:, None], place, 2147483647), 1)
+    broken = tl.max((maxima != maxima).to(tl.int32), 1) > 0
+    maxima = tl.where(broken[:, None], -float("inf"), maxima)
+    first = tl.min(tl.where(maxima == tl.max(maxima, 1)[:, None], place, 2147483647), 1)
+    return tl.where(broken, -1, first)
 
 
 @triton.jit(do_not_specialize=["G"])
@@ -50,7 +54,7 @@ def _match_kernel(
     length = tl.minimum(tl.maximum(tl.load(lengths + request), 0), G)
     choice = _choices(tops, places, request * (G + 1) + step, step <= length, SPLITS, BLOCK_S)
     token = tl.load(drafted + request * G + step, mask=step < length, other=-1)
-    keep = (step < length) & (token == choice)
+    keep = (step < length) & (token == choice) & (choice >= 0)
     taken = tl.min(tl.where(keep, BLOCK_G, step), 0)  # step `length` is never kept
     tl.store(tokens + request * (G + 1) + step, tl.where(step <= taken, choice, -1), mask=step <= G)
     tl.store(accepted + request, taken)
@@ -80,7 +84,8 @@ def verify_greedy(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Verify a chain of drafted tokens a request against the target's most likely ones.
 
-    Drafts are accepted while each is the argmax of its row (of equal logits, the first); then comes the argmax itself.
+    Drafts are accepted while each is the argmax of its row (of equal logits, +inf among them, the first); then comes
+    the argmax itself. A row with NaN has none: its draft is not accepted, and its token is -1.
 
     target_logits: [B, G + 1, V], of the place of each draft and of the one after the last; bfloat16, float16 or
     float32, contiguous. draft_tokens: int32 [B, G]. draft_lengths: int32 [B], 0 to G (taken as such beyond); values on
@@ -90,7 +95,7 @@ def verify_greedy(
     of accepted drafts. Raises KernelInputError.
     """
     requests, steps, vocabulary = check_chain(target_logits, draft_tokens, draft_lengths)
-    config = config or select("spec_greedy", target_logits, vocabulary=vocabulary)
+    config = configured("spec_greedy", target_logits, config, vocabulary=vocabulary)
     tops, places = launch_argmax(target_logits, draft_lengths, config)
     tokens, accepted = new_ints(target_logits, (requests, steps), (requests,))
     block_g, block_s = triton.next_power_of_2(steps), triton.next_power_of_2(tops.shape[1])
@@ -106,8 +111,13 @@ def verify_greedy_reference(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same in plain torch."""
     steps = target_logits.shape[1]
-    choice = target_logits.double().argmax(dim=-1)
+    choice = choices_reference(target_logits)
     live = torch.arange(steps - 1, device=choice.device) < draft_lengths.clamp(0, steps - 1)[:, None]
-    accepted = ((choice[:, :-1] == draft_tokens) & live).int().cumprod(dim=1).sum(dim=1)
+    accepted = ((choice[:, :-1] == draft_tokens) & (choice[:, :-1] >= 0) & live).int().cumprod(dim=1).sum(dim=1)
     tokens = torch.where(torch.arange(steps, device=choice.device) <= accepted[:, None], choice, -1)
     return tokens.to(torch.int32), accepted.to(torch.int32)
+
+
+def choices_reference(logits: torch.Tensor) -> torch.Tensor:
+    """The first of each row's largest logits; -1 for a row with NaN."""
+    return torch.where(logits.isnan().any(dim=-1), -1, logits.double().argmax(dim=-1))

@@ -4,6 +4,9 @@ A row of V logits is split into cdiv(V, BLOCK_V) blocks, one program each, so th
 logit is read once. A block leaves its maximum and its sum of exp((x - maximum) / temperature); whoever needs the row
 merges them. Keeping maximum and sum apart (not their logarithm) keeps x - maximum exact for 16-bit logits at any
 temperature.
+
+A logit of +inf, if it is the only one of its row, has probability 1. A row with several of them or with NaN has no
+probabilities: its 1 / sum is NaN, and so are they.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import triton.language as tl
 
 from perfmodel.kernels.checks import check_range, check_tensor
 from perfmodel.kernels.entry import entry
-from perfmodel.kernels.table import Config, select
+from perfmodel.kernels.table import Config, configured
 
 LOGITS = (torch.bfloat16, torch.float16, torch.float32)
 """Types of logits that the kernels read; they compute in float32."""
@@ -27,6 +30,12 @@ COLDEST = 1e-5
 def _scale(temperature, request):
     """log2(e) / temperature: exp(x / T) = exp2(x * scale)."""
     return 1.4426950408889634 / tl.maximum(tl.load(temperature + request), 1e-5)  # COLDEST
+
+
+@triton.jit
+def _share(x, top, scale):
+    """exp((x - top) / T); 1 at the top, be it +inf."""
+    return tl.where(x == top, 1.0, tl.exp2((x - top) * scale))
 
 
 @triton.jit(do_not_specialize=["TARGET_ROWS", "T_STEPS", "D_STEPS"])
@@ -54,15 +63,15 @@ def _block_kernel(
             x = tl.load(draft + at, mask=columns < V, other=-float("inf")).to(tl.float32)
         top = tl.max(x, 0)
         anchor = tl.where(top == -float("inf"), 0.0, top)
-        total = tl.sum(tl.exp2((x - anchor) * _scale(temperature, request)), 0)
+        total = tl.sum(_share(x, anchor, _scale(temperature, request)), 0)
         place = row.to(tl.int64) * SPLITS + split
         tl.store(tops + place, top)
         tl.store(sums + place, total)
 
 
 @triton.jit
-def _merge(tops, sums, row, live, scale, SPLITS, BLOCK_S: tl.constexpr):
-    """Maximum and 1 / sum of exponentials of a vector of rows; 0 and 0 for a row without a finite logit."""
+def _total(tops, sums, row, live, scale, SPLITS, BLOCK_S: tl.constexpr):
+    """Maximum and sum of exponentials of a vector of rows; 0 and 0 for a row of -inf, NaN as sum for one with NaN."""
     splits = tl.arange(0, BLOCK_S)
     mask = live[:, None] & (splits < SPLITS)[None, :]
     at = row.to(tl.int64)[:, None] * SPLITS + splits[None, :]
@@ -70,8 +79,18 @@ def _merge(tops, sums, row, live, scale, SPLITS, BLOCK_S: tl.constexpr):
     shares = tl.load(sums + at, mask=mask, other=0.0)
     top = tl.max(maxima, 1)
     anchor = tl.where(top == -float("inf"), 0.0, top)
-    total = tl.sum(shares * tl.exp2((maxima - anchor[:, None]) * scale), 1)
-    return anchor, tl.where(total > 0, 1.0 / tl.where(total > 0, total, 1.0), 0.0)
+    return anchor, tl.sum(shares * _share(maxima, anchor[:, None], scale), 1)
+
+
+@triton.jit
+def _merge(tops, sums, row, live, scale, SPLITS, BLOCK_S: tl.constexpr):
+    """Maximum and 1 / sum of exponentials of a vector of rows; 0 and 0 for a row of -inf.
+
+    NaN as 1 / sum for a row with NaN or with several +inf.
+    """
+    top, total = _total(tops, sums, row, live, scale, SPLITS, BLOCK_S)
+    total = tl.where((top == float("inf")) & (total > 1.0), float("nan"), total)
+    return top, tl.where(total == 0.0, 0.0, 1.0 / tl.where(total == 0.0, 1.0, total))
 
 
 @triton.jit
@@ -79,7 +98,7 @@ def _probability(logits, row, token, live, top, inverse, scale, V):
     """Probability of one token of each of a vector of rows; 0 for a token outside the vocabulary."""
     known = live & (token >= 0) & (token < V)
     x = tl.load(logits + row.to(tl.int64) * V + token, mask=known, other=-float("inf")).to(tl.float32)
-    return tl.exp2((x - top) * scale) * inverse
+    return _share(x, top, scale) * inverse
 
 
 @triton.jit
@@ -87,9 +106,9 @@ def _logsumexp_kernel(tops, sums, out, temperature, SPLITS, BLOCK_S: tl.constexp
     """Merge the blocks of one row."""
     row = tl.program_id(0) + tl.zeros((1,), tl.int32)
     scale = _scale(temperature, tl.program_id(0))
-    top, inverse = _merge(tops, sums, row, row >= 0, scale, SPLITS, BLOCK_S)
-    value = (top * scale - tl.log2(tl.where(inverse > 0, inverse, 1.0))) * 0.6931471805599453
-    tl.store(out + row, tl.where(inverse > 0, value, -float("inf")))
+    top, total = _total(tops, sums, row, row >= 0, scale, SPLITS, BLOCK_S)
+    value = (top * scale + tl.log2(tl.where(total == 0.0, 1.0, total))) * 0.6931471805599453
+    tl.store(out + row, tl.where(total == 0.0, -float("inf"), value))
 
 
 def launch_blocks(
@@ -175,15 +194,16 @@ def logsumexp_rows(logits: torch.Tensor, temperature: torch.Tensor, config: Conf
     """log(sum(exp(x / T))) of each row of logits, float32 [rows]: the pass over the vocabulary that verification makes.
 
     logits: [rows, V], bfloat16, float16 or float32, contiguous; V from 2 to 2^20; -inf for what may not be sampled.
-    temperature: T, float32 [rows]; below 1e-5 it is taken as 1e-5. A row without a finite logit gives -inf; NaN is not
-    looked for. Reads every logit once. config: instead of the table's. Raises KernelInputError.
+    temperature: T, float32 [rows]; below 1e-5 it is taken as 1e-5. A row of -inf gives -inf, one with
+    +inf gives +inf, one with NaN gives NaN. Reads every logit once. config: instead of the table's. Raises
+    KernelInputError.
     """
     check_tensor("logits", logits, (None, None), LOGITS)
     rows, vocabulary = logits.shape
     check_range("the number of rows", rows, 1, 2**24)
     check_range("the vocabulary", vocabulary, 2, 2**20)
     check_temperature(temperature, rows, logits)
-    config = config or select("spec_logsumexp", logits, vocabulary=vocabulary)
+    config = configured("spec_logsumexp", logits, config, vocabulary=vocabulary)
     tops, sums = launch_blocks(logits[:, None], None, temperature, None, config)
     out = torch.empty(rows, dtype=torch.float32, device=logits.device)
     splits = tops.shape[1]
@@ -195,3 +215,17 @@ def logsumexp_rows(logits: torch.Tensor, temperature: torch.Tensor, config: Conf
 def logsumexp_rows_reference(logits: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
     """The same in float64 torch."""
     return torch.logsumexp(logits.double() / temperature.double().clamp_min(COLDEST)[:, None], dim=-1)
+
+
+def probabilities_reference(logits: torch.Tensor, temperature: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """softmax(logits / T) in float64, [B, rows, V], and which rows [B, rows] have none: NaN in them, or several +inf.
+
+    temperature: [B]. The probabilities of these rows are 0, and so are those of a row of -inf.
+    """
+    cold = temperature.double().clamp_min(COLDEST)[:, None, None]
+    p = torch.softmax(logits.double() / cold, dim=-1).nan_to_num(0.0)
+    certain = logits.isposinf()
+    infinite, none = certain.sum(dim=-1), logits.isnan().any(dim=-1)
+    p = torch.where((infinite == 1)[..., None], certain.double(), p)
+    broken = none | (infinite > 1)
+    return torch.where(broken[..., None], 0.0, p), broken

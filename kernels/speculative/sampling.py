@@ -16,7 +16,7 @@ import triton.language as tl
 
 from perfmodel.kernels.table import Config
 
-from .rows import _scale
+from .rows import _scale, _share
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,9 @@ def _write_plan(rows, moments, request, target_row, draft_row, top, inverse, dra
 
 @triton.jit
 def _less(p, q, coefficient):
-    """What is left of p once c q is taken off."""
-    return tl.maximum(p - coefficient * q, 0.0)
+    """What is left of p once c q is taken off; nothing where either is NaN."""
+    left = p - coefficient * q
+    return tl.where(left > 0, left, 0.0)
 
 
 @triton.jit
@@ -73,13 +74,15 @@ def _weights(
     inside = columns < V
     row = tl.load(rows + 2 * request).to(tl.int64)
     x = tl.load(target + row * V + columns, mask=inside, other=-float("inf")).to(tl.float32)
-    p = tl.exp2((x - tl.load(moments + 5 * request)) * scale) * tl.load(moments + 5 * request + 1)
+    p = _share(x, tl.load(moments + 5 * request), scale) * tl.load(moments + 5 * request + 1)
     left = p
     if DRAFT:
         other = tl.load(rows + 2 * request + 1).to(tl.int64)
         y = tl.load(draft + other * V + columns, mask=inside & (other >= 0), other=-float("inf")).to(tl.float32)
-        q = tl.exp2((y - tl.load(moments + 5 * request + 2)) * scale) * tl.load(moments + 5 * request + 3)
+        inverse = tl.load(moments + 5 * request + 3)
+        q = _share(y, tl.load(moments + 5 * request + 2), scale) * inverse
         left = _less(p, q, tl.load(moments + 5 * request + 4))
+        p = tl.where(inverse == inverse, p, inverse)  # a draft without probabilities leaves nothing to sample from
     if EXCLUDE:
         for i in range(0, tl.load(count + request)):
             left = tl.where(columns == tl.load(excluded + request * K + i), 0.0, left)

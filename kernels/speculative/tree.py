@@ -8,9 +8,9 @@ import triton.language as tl
 
 from perfmodel.kernels.checks import check_range
 from perfmodel.kernels.entry import entry
-from perfmodel.kernels.table import Config, select
+from perfmodel.kernels.table import Config, configured
 
-from .greedy import _choices, launch_argmax
+from .greedy import _choices, choices_reference, launch_argmax
 from .rows import check_ints, check_logits, new_ints
 from .sampling import scan_options
 
@@ -41,7 +41,7 @@ def _walk_kernel(
         now = (level == depth) & going
         emitted = tl.where(now, chosen, emitted)
         visited = tl.where(now, here, visited)
-        child = tl.min(tl.where((parent == here) & (token == chosen), node, BLOCK_N), 0)
+        child = tl.min(tl.where((parent == here) & (token == chosen) & (chosen >= 0), node, BLOCK_N), 0)
         going = going & (child < BLOCK_N) & (depth < DEPTH)
         here = tl.where(going, child, here)
         taken += going.to(tl.int32)
@@ -61,7 +61,8 @@ def verify_tree_greedy(
     """Verify a tree of drafted tokens a request against the target's most likely ones.
 
     Node 0 is the root: the token that is certain already. From it the walk goes to the child that carries the argmax of
-    the node's logits (of equal logits the first token, of equal children the first node), until there is none.
+    the node's logits (of equal logits, +inf among them, the first token, of equal children the first node), until there
+    is none. A row with NaN has no argmax: the walk ends there, and its token is -1.
 
     target_logits: [B, N, V], row i of what follows node i; bfloat16, float16 or float32, contiguous. node_tokens: int32
     [B, N]; the root's is not looked at. parents: int32 [B, N], the node each was drafted after; -1 for the root and for
@@ -73,7 +74,7 @@ def verify_tree_greedy(
     Raises KernelInputError.
     """
     requests, nodes, vocabulary = check_tree(target_logits, node_tokens, parents, depth)
-    config = config or select("spec_greedy", target_logits, vocabulary=vocabulary)
+    config = configured("spec_greedy", target_logits, config, vocabulary=vocabulary)
     tops, places = launch_argmax(target_logits, None, config)
     tokens, path, accepted = new_ints(target_logits, (requests, depth + 1), (requests, depth + 1), (requests,))
     block_n, block_s = triton.next_power_of_2(nodes), triton.next_power_of_2(tops.shape[1])
@@ -99,13 +100,14 @@ def verify_tree_greedy_reference(
     target_logits: torch.Tensor, node_tokens: torch.Tensor, parents: torch.Tensor, depth: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The same in plain torch and Python, a request at a time."""
-    choices = target_logits.double().argmax(dim=-1).tolist()
+    choices = choices_reference(target_logits).tolist()
     all_tokens, all_paths = [], []
     for choice, token, parent in zip(choices, node_tokens.tolist(), parents.tolist(), strict=True):
         path = [0]
         while len(path) <= depth:
             here = path[-1]
-            children = [i for i in range(1, len(token)) if parent[i] == here and token[i] == choice[here]]
+            same = [i for i in range(1, len(token)) if parent[i] == here and token[i] == choice[here]]
+            children = same if choice[here] >= 0 else []
             if not children:
                 break
             path.append(children[0])

@@ -7,10 +7,19 @@ import triton
 import triton.language as tl
 
 from perfmodel.kernels.entry import entry
-from perfmodel.kernels.table import Config, select
+from perfmodel.kernels.table import Config, configured
 
 from .chain import _at
-from .rows import COLDEST, _merge, _probability, _scale, check_drawn, launch_blocks, new_ints
+from .rows import (
+    _merge,
+    _probability,
+    _scale,
+    _share,
+    check_drawn,
+    launch_blocks,
+    new_ints,
+    probabilities_reference,
+)
 from .sampling import _less, _write_plan, new_plan, sample_planned, sample_reference, scan_options
 from .tree import check_tree, walked
 
@@ -24,8 +33,8 @@ def _mass(target, draft, row, top, inverse, d_top, d_inverse, coefficient, scale
         columns = start + tl.arange(0, BLOCK_V)
         x = tl.load(target + base + columns, mask=columns < V, other=-float("inf")).to(tl.float32)
         y = tl.load(draft + base + columns, mask=columns < V, other=-float("inf")).to(tl.float32)
-        p = tl.exp2((x - top) * scale) * inverse
-        total += _less(p, tl.exp2((y - d_top) * scale) * d_inverse, coefficient)
+        p = _share(x, top, scale) * inverse
+        total += _less(p, _share(y, d_top, scale) * d_inverse, coefficient)
     return tl.sum(total, 0)
 
 
@@ -89,9 +98,10 @@ def _rounds_kernel(
     tl.store(path + request * (DEPTH + 1) + level, visited, mask=level <= DEPTH)
     tl.store(accepted + request, taken)
     at = request * NODES + here
+    of_draft = (node == here) & (last > 0)
     _write_plan(
         rows, moments, request, at, tl.where(last > 0, at, -1), _at(top, node, here), _at(inverse, node, here),
-        _at(d_top, node, here), _at(d_inverse, node, here), off,
+        tl.sum(tl.where(of_draft, d_top, 0.0), 0), tl.sum(tl.where(of_draft, d_inverse, 0.0), 0), off,
     )  # fmt: skip
 
 
@@ -180,11 +190,13 @@ def verify_tree_sampled(
     the table's.
 
     Returns tokens, int32 [B, depth + 1]: the accepted drafts, the sampled token, then -1; path, int32 [B, depth + 1]:
-    the nodes walked through, from 0, then -1; and int32 [B], the number of accepted drafts. Raises KernelInputError.
+    the nodes walked through, from 0, then -1; and int32 [B], the number of accepted drafts. Logits of NaN and +inf
+    as in `verify_chain`: at a node whose row has no probabilities no child is accepted, and its token is -1; a row of
+    the draft counts where a child was tried. Raises KernelInputError.
     """
     requests, nodes, vocabulary = check_tree(target_logits, node_tokens, parents, depth)
     check_drawn(target_logits, draft_logits, nodes, uniforms, sample_uniforms, temperature)
-    config = config or select("spec_tree", target_logits, vocabulary=vocabulary)
+    config = configured("spec_tree", target_logits, config, vocabulary=vocabulary)
     tops, sums = launch_blocks(target_logits, draft_logits, temperature, None, config)
     tokens, path, accepted = new_ints(target_logits, (requests, depth + 1), (requests, depth + 1), (requests,))
     plan = new_plan(requests, nodes, accepted)
@@ -218,9 +230,8 @@ def verify_tree_sampled_reference(
     temperature: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The same in float64 torch, a request at a time and literally: p is renormalised after every rejection."""
-    cold = temperature.double().clamp_min(COLDEST)[:, None, None]
-    p_rows = torch.softmax(target_logits.double() / cold, dim=-1).nan_to_num(0.0)
-    q_rows = None if draft_logits is None else torch.softmax(draft_logits.double() / cold, dim=-1).nan_to_num(0.0)
+    p_rows, broken = probabilities_reference(target_logits, temperature)
+    q_rows, unknown = (None, broken) if draft_logits is None else probabilities_reference(draft_logits, temperature)
     all_tokens, all_paths, lasts, firsts = [], [], [], []
     for b, (token, parent) in enumerate(zip(node_tokens.tolist(), parents.tolist(), strict=True)):
         path, p = [0], p_rows[b, 0]
@@ -231,7 +242,9 @@ def verify_tree_sampled_reference(
                 continue
             q = _one_hot(token[child], p) if q_rows is None else q_rows[b, path[-1]]
             x = token[child] if 0 <= token[child] < len(p) else None
-            if x is not None and uniforms[b, child].double() * q[x] < p[x]:
+            if unknown[b, path[-1]]:  # nothing is left of p
+                p, child, p_rows[b, path[-1]] = torch.zeros_like(p), child + 1, 0.0
+            elif x is not None and uniforms[b, child].double() * q[x] < p[x]:
                 path.append(child)
                 p, child = p_rows[b, child], 1
             else:

@@ -6,12 +6,23 @@ import torch
 import triton
 import triton.language as tl
 
-from perfmodel.kernels.checks import MOST, check_apart, check_multiple, check_place, check_range, check_tensor, require
+from perfmodel.kernels.checks import (
+    LARGEST,
+    MOST,
+    SMALLEST,
+    check_apart,
+    check_multiple,
+    check_place,
+    check_range,
+    check_tensor,
+    require,
+)
 from perfmodel.kernels.device import target
 from perfmodel.kernels.entry import entry
-from perfmodel.kernels.table import Config, select
+from perfmodel.kernels.table import Config, configured
 
 FLOATS = (torch.float32,)
+FACTOR = "factor is beyond float32; 0, or a number of magnitude 2^-120 to 2^120 is needed"
 
 
 @triton.jit
@@ -106,7 +117,7 @@ def copy(x: torch.Tensor, out: torch.Tensor, config: Config | None = None) -> No
     n = _check_vector("x", x)
     _check_vector("out", out, x)
     check_apart("out", out, {"x": x})
-    config = config or select("support_copy", x)
+    config = configured("support_copy", x, config)
     _copy_kernel[(triton.cdiv(n, int(config.meta["BLOCK"])),)](x, out, n, **config.options())
 
 
@@ -118,7 +129,8 @@ def triad(x: torch.Tensor, y: torch.Tensor, factor: float, out: torch.Tensor, co
     _check_vector("y", y, x)
     _check_vector("out", out, x)
     check_apart("out", out, {"x": x, "y": y})
-    config = config or select("support_triad", x)
+    require(factor == 0 or SMALLEST <= abs(factor) <= LARGEST, FACTOR)
+    config = configured("support_triad", x, config)
     _triad_kernel[(triton.cdiv(n, int(config.meta["BLOCK"])),)](x, y, out, factor, n, **config.options())
 
 
@@ -127,7 +139,7 @@ def read_sum(x: torch.Tensor, config: Config | None = None) -> torch.Tensor:
     """Partial sums of x, one a program: reading alone. x: float32 [n], n up to 2^38, contiguous. Bytes moved: 4 n.
     Raises KernelInputError."""
     n = _check_vector("x", x)
-    config = config or select("support_read", x)
+    config = configured("support_read", x, config)
     block, per_sm = int(config.meta["BLOCK"]), int(config.meta["per_sm"])
     programs = _grid(n, block, x, per_sm)
     out = torch.empty(programs, dtype=torch.float32, device=x.device)
@@ -144,7 +156,7 @@ def cached_read_sum(x: torch.Tensor, passes: int, config: Config | None = None) 
     passes x 4 n. Raises KernelInputError.
     """
     n = _check_vector("x", x)
-    config = config or select("support_cached_read", x)
+    config = configured("support_cached_read", x, config)
     check_multiple("the length of x", n, int(config.meta["BLOCK"]))
     check_range("the length of x", n, 1, 2**28)
     check_range("passes", passes, 1, 2**20)
@@ -167,7 +179,7 @@ def gather_sum(pool: torch.Tensor, index: torch.Tensor, config: Config | None = 
     require(width in (64, 128, 256, 512, 1024), f"pool has rows of {width}, a power of two from 64 to 1024 is needed")
     check_tensor("index", index, (None,), (torch.int32,), like=pool)
     check_range("the length of index", index.shape[0], 1, 2**30)
-    config = config or select("support_gather", pool, width=width)
+    config = configured("support_gather", pool, config, width=width)
     block = max(1, int(config.meta["NUMBERS"]) // width)
     programs = _grid(index.shape[0], block, pool, int(config.meta["per_sm"]))
     out = torch.empty((programs, width), dtype=torch.float32, device=pool.device)
@@ -202,7 +214,7 @@ UNROLL = 16
 def _register_loop(
     name: str, kernel: triton.JITFunction, x: torch.Tensor, passes: int, config: Config | None
 ) -> torch.Tensor:
-    config = config or select(name, x)
+    config = configured(name, x, config)
     block = int(config.meta["BLOCK"])
     check_tensor("x", x, (block,), FLOATS)
     check_range("passes", passes, 1, 2**24)
@@ -219,7 +231,7 @@ def empty(like: torch.Tensor, config: Config | None = None) -> None:
     Raises KernelInputError.
     """
     check_place("like", like)
-    config = config or select("support_empty", like)
+    config = configured("support_empty", like, config)
     _empty_kernel[(1,)](**_launch(config))
 
 

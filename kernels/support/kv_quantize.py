@@ -8,7 +8,7 @@ import triton.language as tl
 
 from perfmodel.kernels.checks import check_apart, check_tensor, require
 from perfmodel.kernels.entry import entry
-from perfmodel.kernels.table import Config, select
+from perfmodel.kernels.table import Config, configured
 
 from .codes import LIMIT, _encode, _scale_of, check_code, encode_reference, scale_reference
 from .norm import ACTIVATIONS
@@ -67,11 +67,11 @@ def quantize_kv(
     k: [T, HK, D], v: [T, HK, DV], bfloat16, float16 or float32, of one type; the heads of a row packed, rows any
     distance apart. slots: int64 [T], page number x page size + place in the page; a row with a negative one is not
     kept. key_cache: [pages, page, HK, D], value_cache: [pages, page, HK, DV], int8 or float8_e4m3fn (from sm_89 on).
-    key_scales and value_scales: float32, both of one of the two shapes. Values on the device are not checked. config:
-    instead of the table's. Raises KernelInputError.
+    key_scales and value_scales: float32, both of one of the two shapes. Values on the device are not checked: NaN and
+    inf in k and v get codes (and scales) that mean nothing. config: instead of the table's. Raises KernelInputError.
     """
     by_token = _check(k, v, slots, key_cache, value_cache, key_scales, value_scales)
-    config = config or select("support_kv_quantize", k, head_dim=k.shape[2])
+    config = configured("support_kv_quantize", k, config, head_dim=k.shape[2])
     tokens, heads, dim = k.shape
     _kv_kernel[(tokens, triton.cdiv(heads, int(config.meta["BLOCK_H"])))](
         k, v, key_scales, value_scales, slots, key_cache, value_cache, k.stride(0), v.stride(0), heads, dim, v.shape[2],

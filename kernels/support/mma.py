@@ -9,11 +9,13 @@ import triton.language as tl
 from perfmodel.kernels.checks import check_place, check_range, check_tensor, require
 from perfmodel.kernels.device import target
 from perfmodel.kernels.entry import entry
-from perfmodel.kernels.table import Config, select
+from perfmodel.kernels.table import Config, configured, select
 
 from .codes import check_code
 
 TYPES = (torch.bfloat16, torch.float16, torch.int8, torch.float8_e4m3fn)
+SIDES = {f"BLOCK_{axis}": (16, 256) for axis in "MNK"}
+"""Sides that a configuration may give its tile."""
 
 
 @triton.jit
@@ -43,7 +45,7 @@ def mma_loop(a: torch.Tensor, b: torch.Tensor, passes: int, config: Config | Non
     check_tensor("a", a, (None, None), TYPES)
     if a.dtype == torch.float8_e4m3fn:
         check_code("a", a.dtype, a)
-    config = config or select("support_mma", a, itemsize=a.dtype.itemsize)
+    config = configured("support_mma", a, config, limits=SIDES, itemsize=a.dtype.itemsize)
     m, n, k = (int(config.meta[name]) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
     check_tensor("a", a, (m, k), TYPES)
     check_tensor("b", b, (n, k), (a.dtype,), like=a)

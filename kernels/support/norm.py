@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 import triton
 import triton.language as tl
 
-from perfmodel.kernels.checks import check_range, check_tensor, require
+from perfmodel.kernels.checks import check_number, check_range, check_tensor
 from perfmodel.kernels.entry import entry
-from perfmodel.kernels.table import Config, select
+from perfmodel.kernels.table import Config, configured
 
 ACTIVATIONS = (torch.bfloat16, torch.float16, torch.float32)
 """Types of activations; the kernels compute in float32."""
@@ -66,7 +64,8 @@ def rms_norm(
     """h / sqrt(mean(h^2) + eps) * weight for each row, h = x + residual.
 
     x: [T, H], bfloat16, float16 or float32, contiguous. weight: [H], of any of these types. residual: as x, or None for
-    h = x. eps: positive. The sum is rounded to the type of x before it is normalised; mean and product are float32.
+    h = x. eps: from 2^-120 to 2^120. The sum is rounded to the type of x before it is normalised; mean and product are
+    float32: the sum of a row's squares must stay below 3.4e38, so |h| below 1.8e19 / sqrt(H), or the row becomes 0.
     T up to 2^31 - 1, H 1 to 2^17. config: instead of the table's.
 
     Returns the normalised rows and h (x itself without a residual), of x's shape and type. Bytes moved: 2 T H of the
@@ -77,10 +76,10 @@ def rms_norm(
     check_range("the number of rows", tokens, 1, 2**31 - 1)
     check_range("the hidden size", hidden, 1, 2**17)
     check_tensor("weight", weight, (hidden,), ACTIVATIONS, like=x)
-    require(0 < eps < math.inf, f"eps is {eps}, a positive number is needed")
+    check_number("eps", eps)
     if residual is not None:
         check_tensor("residual", residual, (tokens, hidden), (x.dtype,), like=x)
-    config = config or select("support_rms_norm", x, hidden=hidden)
+    config = configured("support_rms_norm", x, config, hidden=hidden)
     out = torch.empty_like(x)
     total = x if residual is None else torch.empty_like(x)
     _rms_norm_kernel[(tokens,)](

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from perfmodel.kernels.checks import check_range, check_tensor
 from perfmodel.kernels.entry import entry
-from perfmodel.kernels.table import Config, select
+from perfmodel.kernels.table import Config, configured
 
 from .codes import LIMIT, _encode, _scale_of, check_code, encode_reference, scale_reference
 from .norm import ACTIVATIONS
@@ -59,15 +59,15 @@ def quantize_rows(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes and a scale a row (token): x is about codes * scale, scale = max |x| / 127 (int8) or / 448 (FP8).
 
-    x: [T, K], bfloat16, float16 or float32, contiguous, finite. dtype: int8 or float8_e4m3fn (from sm_89 on). The
-    factor limit / max |x| multiplies x in float32, then the nearest code is taken (of two, the even one). A row whose
-    largest number is below 1e-10 is coded as if that were 1e-10. T up to 2^31 - 1, K 1 to 2^20. config: instead of the
-    table's.
+    x: [T, K], bfloat16, float16 or float32, contiguous, finite: in a row with NaN or inf codes and scale mean
+    nothing, and nothing says so. dtype: int8 or float8_e4m3fn (from sm_89 on). The factor limit / max |x| multiplies x
+    in float32, then the nearest code is taken (of two, the even one). A row whose largest number is below 1e-10 is
+    coded as if that were 1e-10. T up to 2^31 - 1, K 1 to 2^20. config: instead of the table's.
 
     Returns codes [T, K] and scales, float32 [T]. Bytes moved: T K of each type. Raises KernelInputError.
     """
     tokens, columns = _check(x, dtype)
-    config = config or select("support_quantize_rows", x, columns=columns)
+    config = configured("support_quantize_rows", x, config, columns=columns)
     codes = torch.empty((tokens, columns), dtype=dtype, device=x.device)
     scales = torch.empty(tokens, dtype=torch.float32, device=x.device)
     whole = columns <= int(config.meta["BLOCK_K"])
@@ -86,7 +86,7 @@ def quantize_blocks(
     """
     tokens, columns = _check(x, dtype)
     groups = triton.cdiv(columns, GROUP)
-    config = config or select("support_quantize_blocks", x, columns=columns)
+    config = configured("support_quantize_blocks", x, config, columns=columns)
     codes = torch.empty((tokens, columns), dtype=dtype, device=x.device)
     scales = torch.empty((tokens, groups), dtype=torch.float32, device=x.device)
     grid = (tokens, triton.cdiv(groups, int(config.meta["BLOCK_G"])))

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 import triton
 import triton.language as tl
 
 from perfmodel.kernels.checks import (
     MOST,
+    KernelInputError,
     check_apart,
     check_multiple,
+    check_number,
     check_range,
     check_tensor,
     check_written,
     require,
 )
 from perfmodel.kernels.entry import entry
-from perfmodel.kernels.table import Config, select
+from perfmodel.kernels.table import Config, configured
 
 from .norm import ACTIVATIONS
 from .paging import check_caches, check_heads, check_slots
@@ -133,7 +133,7 @@ def rope_and_cache(
     """
     half = _check(q, k, v, table, positions, slots, key_cache, value_cache)
     dim, v_dim = k.shape[2], k.shape[2] if v is None else v.shape[2]
-    config = config or select("support_rope", q, head_dim=dim)
+    config = configured("support_rope", q, config, head_dim=dim)
     block = int(config.meta["BLOCK_H"])
     parts = triton.cdiv(q.shape[1], block) + triton.cdiv(k.shape[1], block)
     values = k if v is None else v
@@ -191,12 +191,18 @@ def rotary_table(
 ) -> torch.Tensor:
     """Cosines and sines of position x base^(-2i / R): float32 [positions, R], R = `turned` even (Su et al. 2021).
 
-    positions: 1 to 2^31 - 1. turned: 2 to 1024. base: above 0. Raises KernelInputError.
+    positions: 1 and up. turned: 2 to 1024; the table has up to 2^30 numbers, for each of which 28 bytes of memory are
+    needed while it is made. base: from 2^-120 to 2^120. Raises KernelInputError.
     """
     check_range("positions", positions, 1, MOST)
     check_range("turned", turned, 2, 1024)
     check_multiple("turned", turned, 2)
-    require(0 < base < math.inf, f"base is {base}, a number above 0 is needed")
+    check_range("the numbers of the table (positions x turned)", positions * turned, 2, 2**30)
+    check_number("base", base)
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch was built without it, or has no such device
+        raise KernelInputError(f"device is {str(device)!r}, which cannot be used: {error}") from error
     steps = torch.arange(0, turned, 2, dtype=torch.float64) / turned
     angles = torch.arange(positions, dtype=torch.float64)[:, None] / base**steps
     return torch.cat([angles.cos(), angles.sin()], dim=1).float().to(device)

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from perfmodel.kernels.checks import check_range, check_tensor, require
 from perfmodel.kernels.entry import entry
-from perfmodel.kernels.table import Config, select
+from perfmodel.kernels.table import Config, configured
 
 from .norm import ACTIVATIONS
 
@@ -43,7 +43,7 @@ def swiglu(x: torch.Tensor, config: Config | None = None) -> torch.Tensor:
     require(both % 2 == 0, f"x has {both} columns, an even number is needed: gate and up side by side")
     check_range("the number of rows", tokens, 1, 2**31 - 1)
     check_range("the columns of the gate", both // 2, 1, 2**20)
-    config = config or select("support_swiglu", x, columns=both // 2)
+    config = configured("support_swiglu", x, config, columns=both // 2)
     out = torch.empty((tokens, both // 2), dtype=x.dtype, device=x.device)
     grid = (tokens, triton.cdiv(both // 2, int(config.meta["BLOCK_F"])))
     _swiglu_kernel[grid](x, out, both // 2, **config.options())

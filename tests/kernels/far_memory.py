@@ -27,11 +27,11 @@ def rows(count: int, width: int, dtype: torch.dtype) -> torch.Tensor:
     return sparse((count, width), (width, 1), dtype)
 
 
-def far_programs(monkeypatch: pytest.MonkeyPatch, x: int = 0, z: int = 0) -> None:
-    """From now on the interpreter's programs are those that come x and z after the first of a larger grid."""
+def far_programs(monkeypatch: pytest.MonkeyPatch, x: int = 0, y: int = 0, z: int = 0) -> None:
+    """From now on the interpreter's programs are those that come x, y and z after the first of a larger grid."""
     from triton.runtime.interpreter import interpreter_builder as builder
 
     def place(i: int, j: int, k: int) -> None:
-        builder.grid_idx = (i + x, j, k + z)
+        builder.grid_idx = (i + x, j + y, k + z)
 
     monkeypatch.setattr(builder, "set_grid_idx", place)

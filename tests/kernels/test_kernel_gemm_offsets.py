@@ -15,11 +15,11 @@ from numeric import random
 from perfmodel.kernels.checks import KernelInputError
 from perfmodel.kernels.device import assume, interpreted
 from perfmodel.kernels.gemm import pointer, tiles
-from perfmodel.kernels.gemm.geometry import check_config
+from perfmodel.kernels.gemm.geometry import CONFIG_LIMITS
 from perfmodel.kernels.gemm.int8 import gemm_w8a8, gemm_w8a8_reference
 from perfmodel.kernels.gemm.launch import check_operands, choose
 from perfmodel.kernels.gemm.pointer import Division, divide
-from perfmodel.kernels.table import Config
+from perfmodel.kernels.table import Config, check_given
 
 BF16 = torch.bfloat16
 
@@ -157,6 +157,9 @@ BAD_CONFIGS = {
     r"GROUP_M'\] is 0, 1 to 1024 is supported": {"GROUP_M": 0},
     r"splits'\] is 33, 0 to 32 is supported": {"splits": 33},
     r"per_sm'\] is 'two', 1 to 32 is supported": {"per_sm": "two"},
+    r"config.meta has 'ACC', which gemm_dense does not take; its constants are BLOCK_K, BLOCK_M": {"ACC": 1},
+    r"SWAP'\] is 1, True or False is needed": {"SWAP": 1},
+    r"config.meta has 'SWAP', which gemm_dense does not take": {"tma": True, "SWAP": True},
 }
 
 
@@ -166,7 +169,7 @@ def test_configurations_that_make_no_sense(message: str) -> None:
     """A configuration given by hand is refused by the name of what is wrong, before anything is launched."""
     config = Config({**small().meta, **BAD_CONFIGS[message]}, 4, 2)
     with pytest.raises(KernelInputError, match=message):
-        check_config(config, "BLOCK_M", "BLOCK_N", "BLOCK_K")
+        check_given("gemm_dense", config, limits=CONFIG_LIMITS)
 
 
 @pytest.mark.interpreter
@@ -174,4 +177,4 @@ def test_configurations_that_make_no_sense(message: str) -> None:
 def test_warps_and_stages_that_make_no_sense(warps: int, stages: int, message: str) -> None:
     """Warps are a power of two, stages at least one."""
     with pytest.raises(KernelInputError, match=message):
-        check_config(small(warps=warps, stages=stages), "BLOCK_M")
+        check_given("gemm_dense", small(warps=warps, stages=stages), limits=CONFIG_LIMITS)

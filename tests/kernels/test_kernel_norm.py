@@ -137,7 +137,7 @@ BAD_NORM = [
     ("x", lambda x: x.T, "x is not contiguous"),
     ("x", lambda x: x[:0], "the number of rows is 0, 1 to"),
     ("weight", lambda x: x[:7], r"weight has shape \(7,\), \(8\) is needed"),
-    ("eps", lambda x: 0.0, "eps is 0.0, a positive number is needed"),
+    ("eps", lambda x: 0.0, "eps is 0.0, a number above 0 is needed, from 2"),
     ("residual", lambda x: x.float(), "residual is float32, bfloat16 is needed"),
 ]
 

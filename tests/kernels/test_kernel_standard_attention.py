@@ -201,7 +201,7 @@ REFUSED = {
     "q has 4 heads, a multiple of v's 3": lambda: standard_attention(Q, K, random(2, 7, 3, 64, dtype=BF16)),
     "head_dim is 32, 64, 128, 256 are supported": lambda: attention_scores(Q[..., :32].clone(), K[..., :32].clone()),
     "dtype is torch.int8; scores are float16, bfloat16 or float32": lambda: attention_scores(Q, K, dtype=torch.int8),
-    "scale is inf, a finite number is needed": lambda: attention_scores(Q, K, scale=math.inf),
+    "scale is inf, a number above 0 is needed": lambda: attention_scores(Q, K, scale=math.inf),
     r"scores have strides \(140, 35, 7, 1\); rows": lambda: attention_softmax(S.contiguous()),
     r"v has shape \(2, 6, 2, 64\), \(2, 7, any, any\)": lambda: attention_values(S, K[:, :6].contiguous()),
     "scores is on meta, the others|v is on meta, the others": lambda: attention_values(S, K.to("meta")),

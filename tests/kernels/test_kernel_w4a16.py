@@ -223,7 +223,7 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "weight.words is int32": (X, replace(W, words=W.words.int()), {}),
     "scales are torch.float32": (X, replace(W, scale_dtype=torch.float32), {}),
     "weight.order is int32": (X, replace(W, order=torch.arange(64, dtype=torch.int32)), {}),
-    "BLOCK_N'] is 256, 64 or 128 is needed": (X, W, {"config": small(block_n=256)}),
+    "BLOCK_N'] is 256, a power of two from 64 to 128 is needed": (X, W, {"config": small(block_n=256)}),
 }
 
 

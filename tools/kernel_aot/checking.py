@@ -39,8 +39,8 @@ def check(folder: Path, figures: Path, part: str, *, anew: bool, jobs: int) -> F
 
     `gates`: figures that fail a gate, or a case that does not compile. `missing`: a case without figures. `stale`:
     figures that are no longer what the compiler makes. `uncovered`: rows that no case takes, if all cases are looked
-    at. A case whose code or compiler changed is compiled, and is stale only if its figures changed. With `anew` every
-    case is compiled.
+    at. A case whose code or compiler changed is compiled, and is stale whether its figures changed or not:
+    the kept key is that of the code. With `anew` every case is compiled.
     """
     findings: Findings = {"gates": [], "missing": [], "stale": [], "uncovered": []}
     again: list[work.Task] = []
@@ -74,7 +74,7 @@ def check(folder: Path, figures: Path, part: str, *, anew: bool, jobs: int) -> F
     def done(task: work.Task, result: work.Result) -> None:
         case, record = known[task[1]]
         findings["gates"].extend(judge(case, result))
-        if record is not None and any(result.get(part) != record[part] for part in ("launches", "rows")):
+        if record is not None and any(result.get(part) != record[part] for part in ("launches", "rows", "key")):
             findings["stale"].append(f"{case.name}: {STALE}")
 
     work.perform(again, jobs, done)
